@@ -1,0 +1,94 @@
+# IOP: everything that is done by hand has a target here. `make help` prints them.
+.DEFAULT_GOAL := help
+
+GO       ?= go
+BIN      := bin
+TOOLS    := -modfile=scripts/tools/go.mod
+CACHE    := $(or $(IOP_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/iop)
+FUZZTIME ?= 10s
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS  := -s -w -X main.version=$(VERSION)
+
+.PHONY: help
+help: ## print this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+
+# ---- build and run -------------------------------------------------------------------------------------------------
+
+.PHONY: build
+build: ## build both programs into bin/
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./apps/edge/cmd/iop-edge ./apps/node/cmd/iop-node
+
+.PHONY: demo
+demo: build ## start an edge and a node with the embedded provider, stream one chat answer through them, stop
+	$(GO) run ./scripts/demo -bin $(BIN)
+
+.PHONY: run-edge
+run-edge: build configs/node.token ## run the edge with configs/edge.yaml (127.0.0.1: callers 8080, nodes 7443, admin 8081)
+	$(BIN)/iop-edge serve -c configs/edge.yaml
+
+.PHONY: run-node
+run-node: build configs/node.token ## run a node with configs/node.yaml, in a second terminal
+	$(BIN)/iop-node serve -c configs/node.yaml
+
+# The token of the development node: made once on this machine, ignored by git.
+configs/node.token: | build
+	$(BIN)/iop-edge token new local --hash-file configs/node.token.sha256 --token-file configs/node.token
+
+# ---- test ----------------------------------------------------------------------------------------------------------
+
+.PHONY: check
+check: lint check-generated test test-race test-e2e test-clients fuzz ## everything that must pass; what CI runs
+
+.PHONY: test
+test: ## unit and in-process tests
+	$(GO) test -count=1 ./...
+
+.PHONY: test-race
+test-race: ## the same under the race detector
+	$(GO) test -race -count=1 ./...
+
+.PHONY: test-long
+test-long: ## the cases that need real minutes
+	IOP_LONG=1 $(GO) test -count=1 -timeout 60m -run 'Long' ./...
+
+.PHONY: test-e2e
+test-e2e: build provider ## real processes: edge and node smoke, OpenAI smoke against a real llama-server
+	IOP_BIN=$(abspath $(BIN)) IOP_PROVIDER=$(CACHE)/llama $(GO) test -tags e2e -count=1 -timeout 15m ./e2e/...
+
+.PHONY: test-clients
+test-clients: build provider ## the official clients, directly and through the edge
+	cd e2e/clients && IOP_BIN=$(abspath $(BIN)) IOP_PROVIDER=$(CACHE)/llama $(GO) test -count=1 -timeout 10m ./...
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME (10s)
+	GO="$(GO)" scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: bench
+bench: build ## benchmarks and the end-to-end comparison with direct and ReverseProxy
+	$(GO) test -run '^$$' -bench . -benchmem ./packages/... ./apps/...
+	$(GO) run ./e2e/bench -bin $(BIN)
+
+# ---- keep ----------------------------------------------------------------------------------------------------------
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck
+	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); test -z "$$out" || { echo "not formatted:"; echo "$$out"; exit 1; }
+	$(GO) vet ./... && $(GO) vet -tags e2e ./e2e/...
+	$(GO) tool $(TOOLS) staticcheck ./... && $(GO) tool $(TOOLS) staticcheck -tags e2e ./e2e/...
+
+.PHONY: proto
+proto: ## generate proto/iop/runtime.pb.go
+	cd scripts/protogen && $(GO) run . ../..
+
+.PHONY: check-generated
+check-generated: proto ## fail when the committed generated code differs from its source
+	git diff --exit-code -- proto
+
+.PHONY: provider
+provider: ## a real llama.cpp server and its tiny models, kept in the user's cache
+	scripts/provider.sh $(CACHE)/llama
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf $(BIN)
