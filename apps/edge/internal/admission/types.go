@@ -1,0 +1,83 @@
+package admission
+
+import (
+	"slices"
+	"time"
+
+	"iop/packages/go/execution"
+)
+
+// Node is what a node's current connection offers, as a whole. After Publish it belongs to the scheduler: the caller
+// changes neither it nor what it points to.
+type Node struct {
+	ID           string
+	Generation   uint64
+	Dispatchable bool
+	Reason       string // why it isn't dispatchable
+	Labels       map[string]string
+	Adapters     []Adapter
+}
+
+// Adapter is one adapter of a node, as it was last reported.
+type Adapter struct {
+	Name, Kind string
+	Revision   uint64
+	Capacity   int // places; 0 or less = none
+	Available  bool
+	Reason     string // why it isn't available
+	Models     []execution.Model
+	Targets    []string
+}
+
+// Offers reports whether the adapter can be asked for target: by its configured targets if it has any, else by the
+// models that its provider named if it named any, else anything.
+func (a *Adapter) Offers(target string) bool {
+	if len(a.Targets) > 0 {
+		return slices.Contains(a.Targets, target)
+	}
+	if len(a.Models) > 0 {
+		return slices.ContainsFunc(a.Models, func(m execution.Model) bool { return m.Name == target })
+	}
+	return true
+}
+
+// Place names where a run can execute: one adapter of one node.
+type Place struct{ Node, Adapter string }
+
+// Adopted is an execution of an earlier connection that a node said is still running.
+type Adopted struct {
+	RunID   string
+	Attempt uint32
+	Adapter string
+}
+
+// Request asks for a place. The same Request asks again for a further attempt of the same run (with another Attempt):
+// it then stands at the position of its first arrival and has left of Wait what it hasn't spent waiting. It must not be
+// used by two Acquire at once.
+type Request struct {
+	RunID     string
+	Attempt   uint32
+	Principal string
+
+	// Set names the candidate set. Requests with the same Set have equal Target and a Match that answers alike.
+	Set string
+	// Match says whether an available adapter of a dispatchable node is a candidate; nil = every one that offers
+	// Target. It is called under the scheduler's lock: it must be quick, and it must not call the scheduler.
+	Match func(n *Node, a *Adapter) bool
+	// Target is what will be asked for; a candidate that has it loaded is preferred.
+	Target string
+
+	Depth    int           // how many may wait in the set; a first arrival beyond it is refused. 0 = nobody waits
+	Wait     time.Duration // how long this request may wait in all. 0 = not at all
+	FailFast bool          // refused with no_node, instead of waiting, while it has no candidate
+	Exclude  []Place       // no candidates for this request, whatever Match says. Changed between two Acquire only
+
+	ticket ticket
+}
+
+// ticket is what a request keeps from its first arrival.
+type ticket struct {
+	number uint64        // order of arrival, 0 = hasn't arrived yet
+	waited time.Duration // spent in the queue
+	rank   int           // its position when it first had to wait, 0 = never did
+}
