@@ -1,0 +1,92 @@
+package service
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"iop/packages/go/config"
+	"iop/packages/go/execution"
+)
+
+// Body is a whole request body that was read before admission. It can be read again, since an attempt that never
+// started at a node is sent anew. ReadAt may be called by a goroutine of the service while SubmitProviderTunnel runs,
+// and never after it has returned.
+type Body interface {
+	io.ReaderAt
+	Size() int64
+}
+
+// Tunnel is one provider HTTP request to be carried as it is. SubmitProviderTunnel doesn't change it and doesn't keep
+// it beyond its return.
+type Tunnel struct {
+	RunID     string
+	SessionID string
+	Principal string // id of the principal, as the scheduler and the node see it
+	Model     string // the public name that was asked for
+	Route     *config.Route
+	Target    string // what the adapter is asked to run
+
+	Method string
+	Path   string      // origin-form, raw, without the query
+	Query  string      // raw, without the question mark
+	Header http.Header // without hop-by-hop fields and without whatever the edge accepts a key in
+	Body   Body        // nil = none
+
+	// Deadline bounds the whole run, waiting included; 0 = the route's, which may be none.
+	Deadline time.Duration
+}
+
+// Sink takes the response of a tunnel. The goroutine that called SubmitProviderTunnel calls its methods, one at a
+// time. An error from it is a *execution.Failure with client_gone or client_slow, and means that nobody wants the
+// rest. A sink bounds its own writes (write_idle).
+type Sink interface {
+	// Placed tells where the run went and how long it waited, before anything else. It is called again when the
+	// run went to another place; the last call counts.
+	Placed(nodeID string, queued time.Duration)
+	// Head writes the status and the headers, at most once and first. The sink may keep h.
+	Head(status int, h http.Header) error
+	// Body writes a piece. Flush says that nothing more is at hand: what was written must reach the caller now. The
+	// sink doesn't keep p.
+	Body(p []byte, flush bool) error
+	// End finishes a response that is whole. After a failure it isn't called.
+	End() error
+}
+
+// Outcome is how a run ended; there is exactly one. With a Failure and HeadSent false nothing was written, and the
+// surface answers with its dialect's error; with a Failure and HeadSent true the surface aborts the connection.
+type Outcome struct {
+	RunID      string
+	NodeID     string // of the last attempt; "" when the run never had a place
+	Adapter    string
+	Generation uint64
+	Attempts   int   // places that the run was given
+	Tried      []Try // the attempts before the last one, when there was more than one
+	Failure    *execution.Failure
+	HeadSent   bool
+	Status     int // the provider's, 0 = no head
+
+	Queued    time.Duration // from submission to the last place
+	FirstByte time.Duration // from submission to the head, 0 = no head
+	Duration  time.Duration
+	BytesIn   int64 // size of the request body
+	BytesOut  int64 // response body bytes that the sink took
+	Usage     execution.Usage
+}
+
+// Try is an attempt that didn't decide its run.
+type Try struct {
+	NodeID, Adapter string
+	Code            execution.Code
+}
+
+// OK reports whether the run succeeded.
+func (o *Outcome) OK() bool { return o.Failure == nil }
+
+// SubmitProviderTunnel carries t to a node and the response to sink, in the caller's goroutine, and returns the run's
+// one outcome. When ctx ends, the run is cancelled and the call returns within a second, whatever the node does; the
+// cause of ctx may be an execution.CancelCause, any other means that the caller is gone.
+func (s *Service) SubmitProviderTunnel(ctx context.Context, t *Tunnel, sink Sink) *Outcome {
+	panic("service: not built yet")
+}

@@ -1,0 +1,88 @@
+// Package service drives runs at the edge: it asks the scheduler for a place, sends the work to the node that owns it,
+// carries the answer to the caller, and decides each run's outcome exactly once (the tables "One run at the edge" of
+// the wire contract).
+//
+// It owns the outcome, the numbering of attempts, what may be sent again, and the table of live runs. It must not
+// count places (admission does), know HTTP dialects (httpapi does), keep connections (node does), or touch the
+// multiplexer (packages/go/transport does).
+package service
+
+import (
+	"context"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"iop/apps/edge/internal/admission"
+	"iop/packages/go/config"
+	"iop/packages/go/execution"
+)
+
+// Config is what a Service is built from.
+type Config struct {
+	// State returns the configuration in force; called for each run and once more before something is sent.
+	State func() *config.State
+	// Scheduler gives the places.
+	Scheduler *admission.Scheduler
+	// Nodes finds the connection that a place belongs to.
+	Nodes Nodes
+	// Observers are told of each run's end, in the goroutine that drove it, before SubmitProviderTunnel returns.
+	Observers []Observer
+	// Log gets one line a run.
+	Log zerolog.Logger
+
+	// DispatchLimit bounds the time from a place to the node's accepted or rejected. Default 10 s.
+	DispatchLimit time.Duration
+	// TerminalWait bounds the time from a node's RunEnded to the terminal on the work stream, unless the response
+	// has begun. Default 10 s.
+	TerminalWait time.Duration
+	// Recent is how many ended runs are remembered by id. Default 10,000.
+	Recent int
+}
+
+// Observer is told how runs end: metrics, a log line, a table of recent runs. It doesn't keep its arguments beyond
+// the call, and it doesn't block.
+type Observer interface {
+	Ended(t *Tunnel, o *Outcome)
+}
+
+// CancelResult is what became of a request to cancel a run.
+type CancelResult uint8
+
+// The results.
+const (
+	Cancelling   CancelResult = 1 // the run ends as cancelled
+	NotFound     CancelResult = 2
+	AlreadyEnded CancelResult = 3
+)
+
+// Service drives runs. Its methods may be called concurrently.
+type Service struct{ cfg Config }
+
+// New returns a Service. It starts nothing.
+func New(cfg Config) *Service { panic("service: not built yet") }
+
+// Cancel ends the run with this id for this cause. What is live and undecided ends with the cause's code, and exactly
+// once; Cancelling promises that.
+func (s *Service) Cancel(runID string, cause execution.CancelCause) CancelResult {
+	panic("service: not built yet")
+}
+
+// RunEnded tells the service that the node reported the end of an attempt. It is O(1) and never blocks, so that the
+// reader of a control stream may call it; the scheduler is told apart.
+func (s *Service) RunEnded(runID string, attempt uint32) { panic("service: not built yet") }
+
+// Drain refuses new runs and those that wait (edge_draining); what has a place goes on.
+func (s *Service) Drain() { panic("service: not built yet") }
+
+// CancelAll ends every live run for this cause: the grace of a drain is over.
+func (s *Service) CancelAll(cause execution.CancelCause) { panic("service: not built yet") }
+
+// Wait blocks until no run is live and nothing of one is left running, or ctx ends.
+func (s *Service) Wait(ctx context.Context) error { panic("service: not built yet") }
+
+// Live returns how many runs are live.
+func (s *Service) Live() int { panic("service: not built yet") }
+
+// LateFrames returns, by kind, how many frames came after their run was decided.
+func (s *Service) LateFrames() map[string]uint64 { panic("service: not built yet") }
