@@ -16,8 +16,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
+
+	"iop/e2e/procs"
 )
 
 func main() {
@@ -46,31 +47,31 @@ func run(ctx context.Context, bin string, out io.Writer) error {
 	if err := os.WriteFile(filepath.Join(dir, "edge.yaml"), []byte(edgeConfig), 0o600); err != nil {
 		return err
 	}
-	edge, err := start(ctx, "edge", filepath.Join(bin, "iop-edge"), "serve", "-c", filepath.Join(dir, "edge.yaml"))
+	edge, err := procs.Start(ctx, "edge", filepath.Join(bin, "iop-edge"), "serve", "-c", filepath.Join(dir, "edge.yaml"))
 	if err != nil {
 		return err
 	}
-	defer edge.stop(out)
-	listening, err := edge.wait(ctx, "listening")
+	defer stop(edge, out)
+	listening, err := edge.Wait(ctx, "edge is listening", 1)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "edge  listens: callers %s, nodes %s\n", listening["http"], listening["nodes"])
+	fmt.Fprintf(out, "edge  listens: callers %s, nodes %s\n", listening.Str("http"), listening.Str("nodes"))
 
-	nodeConfig := fmt.Sprintf(nodeConfigFormat, listening["nodes"])
+	nodeConfig := fmt.Sprintf(nodeConfigFormat, listening.Str("nodes"))
 	if err := os.WriteFile(filepath.Join(dir, "node.yaml"), []byte(nodeConfig), 0o600); err != nil {
 		return err
 	}
-	node, err := start(ctx, "node", filepath.Join(bin, "iop-node"), "serve", "-c", filepath.Join(dir, "node.yaml"))
+	node, err := procs.Start(ctx, "node", filepath.Join(bin, "iop-node"), "serve", "-c", filepath.Join(dir, "node.yaml"))
 	if err != nil {
 		return err
 	}
-	defer node.stop(out)
-	if _, err := edge.wait(ctx, "node ready"); err != nil {
+	defer stop(node, out)
+	if _, err := edge.Wait(ctx, "node is ready", 1); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "node  dialed out, registered and is ready")
-	return chat(ctx, fmt.Sprintf("http://%s/v1/chat/completions", listening["http"]), out)
+	return chat(ctx, fmt.Sprintf("http://%s/v1/chat/completions", listening.Str("http")), out)
 }
 
 const edgeConfig = `# made by scripts/demo
@@ -156,66 +157,10 @@ func chat(ctx context.Context, url string, out io.Writer) error {
 	return nil
 }
 
-// process is one of the two programs; its log is read line by line.
-type process struct {
-	name  string
-	cmd   *exec.Cmd
-	lines chan map[string]any
-	tail  []string // what it said, shown when something goes wrong
-}
-
-func start(ctx context.Context, name, path string, args ...string) (*process, error) {
-	p := &process{name: name, cmd: exec.CommandContext(ctx, path, args...), lines: make(chan map[string]any, 256)}
-	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
-	p.cmd.WaitDelay = 5 * time.Second
-	stderr, err := p.cmd.StderrPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start the %s: %w", name, err)
-	}
-	go func() { // ends with the process, which closes its end of the pipe
-		defer close(p.lines)
-		for lines := bufio.NewScanner(stderr); lines.Scan(); {
-			entry := map[string]any{}
-			if json.Unmarshal(lines.Bytes(), &entry) != nil {
-				entry["message"] = lines.Text()
-			}
-			entry["line"] = lines.Text()
-			select {
-			case p.lines <- entry:
-			default: // nobody waits for a line any more
-			}
-		}
-	}()
-	return p, nil
-}
-
-// wait returns the first log entry with the given message.
-func (p *process) wait(ctx context.Context, message string) (map[string]any, error) {
-	for {
-		select {
-		case entry, ok := <-p.lines:
-			if !ok {
-				return nil, fmt.Errorf("the %s ended before it said %q:\n%s", p.name, message, strings.Join(p.tail, "\n"))
-			}
-			p.tail = append(p.tail, fmt.Sprint(entry["line"]))
-			if entry["message"] == message {
-				return entry, nil
-			}
-		case <-ctx.Done():
-			return nil, fmt.Errorf("the %s didn't say %q in time:\n%s", p.name, message, strings.Join(p.tail, "\n"))
-		}
-	}
-}
-
-func (p *process) stop(out io.Writer) {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	err := p.cmd.Wait()
-	if err == nil {
-		fmt.Fprintf(out, "%s  stopped cleanly\n", p.name)
+func stop(p *procs.Process, out io.Writer) {
+	if err := p.Stop(10 * time.Second); err != nil {
+		fmt.Fprintf(out, "%s  stopped: %v\n%s\n", p.Name, err, p.Log())
 		return
 	}
-	fmt.Fprintf(out, "%s  stopped: %v\n", p.name, err)
+	fmt.Fprintf(out, "%s  stopped cleanly\n", p.Name)
 }

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+)
+
+// The bench program is also its own fake provider and its own reverse proxy, as processes of their own, so that each
+// part's CPU and memory can be read apart. A role prints its address as the edge does: one JSON line.
+
+func serveRole(role, target string) error {
+	var handler http.Handler
+	switch role {
+	case "provider":
+		handler = http.HandlerFunc(provide)
+	case "proxy":
+		to, err := url.Parse("http://" + target)
+		if err != nil {
+			return err
+		}
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 0, 1024 // the tuned form of perf comparisons
+		transport.DisableCompression = true
+		handler = &httputil.ReverseProxy{
+			Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
+			Transport:     transport,
+			FlushInterval: -1,
+		}
+	default:
+		return fmt.Errorf("unknown role %q", role)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	line, _ := json.Marshal(map[string]string{"message": role + " is listening", "http": listener.Addr().String()})
+	fmt.Fprintf(os.Stderr, "%s\n", line)
+	return (&http.Server{Handler: handler}).Serve(listener)
+}
+
+// provide answers like an OpenAI-dialect provider. What it does is in the request's user field:
+// "json", or "sse CHUNKS DELAY_MS", or "body BYTES".
+func provide(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet {
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"object":"list","data":[{"id":"bench","object":"model"}]}`)
+		return
+	}
+	var ask struct {
+		User string `json:"user"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&ask); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	var kind string
+	var count, delay int
+	fmt.Sscan(ask.User, &kind, &count, &delay)
+	switch kind {
+	case "sse":
+		stream(w, r, count, time.Duration(delay)*time.Millisecond)
+	case "body":
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Content-Length", strconv.Itoa(count))
+		for piece := make([]byte, 64<<10); count > 0; count -= len(piece) {
+			piece = piece[:min(len(piece), count)]
+			if _, err := w.Write(piece); err != nil {
+				return
+			}
+		}
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, answer)
+	}
+}
+
+const answer = `{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"bench","choices":[{"index":0,"message":{"role":"assistant","content":"The answer is forty-two, as it was the last time that somebody asked."},"finish_reason":"stop"}],"usage":{"prompt_tokens":11,"completion_tokens":17,"total_tokens":28}}`
+
+const event = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{"index":0,"delta":{"content":" token"},"finish_reason":null}]}` + "\n\n"
+
+func stream(w http.ResponseWriter, r *http.Request, count int, delay time.Duration) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	flusher := http.NewResponseController(w)
+	tick := time.NewTicker(max(delay, time.Nanosecond))
+	defer tick.Stop()
+	for range count {
+		if _, err := io.WriteString(w, event); err != nil || flusher.Flush() != nil {
+			return
+		}
+		if delay > 0 {
+			select {
+			case <-tick.C:
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}
+	io.WriteString(w, "data: [DONE]\n\n")
+}

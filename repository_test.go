@@ -1,0 +1,257 @@
+// Package iop has no code of its own: its tests hold the rules that the whole repository keeps.
+package iop
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"iop/packages/go/execution"
+	pb "iop/proto/iop"
+)
+
+// mayImport is the table of import directions inside the module: a package (its tests aside) may import what its row
+// lists, and nothing else of ours. A row ends at a prefix: "apps/edge/internal/service" covers what lies below it.
+var mayImport = map[string][]string{
+	"proto/iop":                    {},
+	"packages/go/execution":        {},
+	"packages/go/httprules":        {},
+	"packages/go/logging":          {},
+	"packages/go/config":           {},
+	"packages/go/transport":        {"proto/iop", "packages/go/execution"},
+	"apps/edge/internal/admission": {"packages/go/execution"},
+	"apps/edge/internal/events":    {"packages/go/execution"},
+	"apps/edge/internal/node": {"proto/iop", "packages/go/execution", "packages/go/transport", "packages/go/config",
+		"apps/edge/internal/admission", "apps/edge/internal/events"},
+	"apps/edge/internal/transport": {"proto/iop", "packages/go/execution", "packages/go/transport", "packages/go/config",
+		"apps/edge/internal/admission", "apps/edge/internal/events", "apps/edge/internal/node"},
+	"apps/edge/internal/service": {"proto/iop", "packages/go/execution", "packages/go/transport", "packages/go/config",
+		"apps/edge/internal/admission", "apps/edge/internal/node"},
+	"apps/edge/internal/httpapi": {"packages/go/execution", "packages/go/config", "packages/go/httprules",
+		"apps/edge/internal/service"},
+	"apps/edge/internal/admin": {"packages/go/execution", "packages/go/config", "apps/edge/internal/admission",
+		"apps/edge/internal/node", "apps/edge/internal/service"},
+	"apps/edge/internal/edgetest": {"proto/iop", "packages/go/execution", "packages/go/transport"},
+	"apps/edge/cmd":               {"apps/edge", "packages/go/config", "packages/go/logging"},
+	"apps/edge":                   {"apps/edge/internal", "packages/go"},
+
+	"apps/node/internal/adapters":  {"packages/go/execution", "packages/go/httprules", "apps/node/internal/adapters"},
+	"apps/node/internal/router":    {"packages/go/execution"},
+	"apps/node/internal/node":      {"proto/iop", "packages/go/execution", "packages/go/transport", "apps/node/internal/router"},
+	"apps/node/internal/transport": {"proto/iop", "packages/go/execution", "packages/go/transport", "packages/go/config", "apps/node/internal/node", "apps/node/internal/router", "apps/node/internal/adapters"},
+	"apps/node/internal/admin":     {"packages/go/execution"},
+	"apps/node/cmd":                {"apps/node", "packages/go/config", "packages/go/logging"},
+	"apps/node":                    {"apps/node/internal", "packages/go"},
+
+	"e2e":     {"e2e", "apps/edge", "apps/node", "packages/go", "proto/iop"},
+	"scripts": {"e2e/procs", "packages/go"},
+}
+
+// onlyIn names the packages that may import a library; the rest of the module must not.
+var onlyIn = map[string][]string{
+	"github.com/hashicorp/yamux":       {"packages/go/transport"},
+	"gopkg.in/yaml.v3":                 {"packages/go/config"},
+	"github.com/mattn/go-sqlite3":      {"apps/node/internal/store"},
+	"github.com/spf13/cobra":           {"apps/edge/cmd", "apps/node/cmd"},
+	"google.golang.org/protobuf":       {"proto/iop", "packages/go/transport", "apps/edge/internal", "apps/node/internal", "scripts/protogen", "e2e"},
+	"github.com/prometheus":            {"apps/edge/internal/admin", "apps/node/internal/admin", "apps/edge", "apps/node"},
+	"github.com/rs/zerolog":            {"packages/go/transport", "packages/go/logging", "apps", "e2e"},
+	"github.com/cenkalti/backoff/v5":   {"apps/node/internal/transport"},
+	"golang.org/x/sys":                 {"packages/go", "apps"},
+	"pgregory.net/rapid":               {},
+	"go.uber.org/goleak":               {},
+	"github.com/google/go-cmp":         {},
+	"github.com/stretchr/testify":      {},
+	"github.com/mattn/go-isatty":       {"packages/go/logging"},
+	"golang.org/x/time/rate":           {"apps"},
+	"golang.org/x/sync":                {"apps", "packages/go"},
+	"github.com/mattn/go-colorable":    {},
+	"github.com/bufbuild/protocompile": {"scripts/protogen"},
+}
+
+func TestImportDirections(t *testing.T) {
+	for path, file := range goFiles(t) {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		dir := filepath.ToSlash(filepath.Dir(path))
+		allowed, known := row(dir)
+		if !known {
+			t.Errorf("%s: its package has no row in mayImport", path)
+			continue
+		}
+		for _, spec := range file.Imports {
+			name, _ := strconv.Unquote(spec.Path.Value)
+			if own, ok := strings.CutPrefix(name, "iop/"); ok {
+				if !slices.ContainsFunc(allowed, func(prefix string) bool { return under(own, prefix) }) && !under(own, dir) {
+					t.Errorf("%s imports %s; its row allows only %v", path, own, allowed)
+				}
+				continue
+			}
+			for library, users := range onlyIn {
+				if under(name, library) && !slices.ContainsFunc(users, func(prefix string) bool { return under(dir, prefix) }) {
+					t.Errorf("%s imports %s, which belongs to %v only", path, name, users)
+				}
+			}
+		}
+	}
+}
+
+// row returns the entry of mayImport with the longest prefix of dir.
+func row(dir string) (allowed []string, known bool) {
+	for prefix := dir; prefix != "."; prefix = filepath.ToSlash(filepath.Dir(prefix)) {
+		if allowed, known = mayImport[prefix]; known {
+			return allowed, true
+		}
+	}
+	return nil, false
+}
+
+func under(path, prefix string) bool { return path == prefix || strings.HasPrefix(path, prefix+"/") }
+
+// Style: no init functions; no time.Sleep in tests outside a synctest bubble; every package says what it is.
+func TestStyleRules(t *testing.T) {
+	documented := map[string]bool{}
+	for path, file := range goFiles(t) {
+		dir := filepath.Dir(path)
+		documented[dir] = documented[dir] || file.Doc != nil
+		bubble := strings.Contains(source(t, path), "synctest.")
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				if n.Name.Name == "init" && n.Recv == nil {
+					t.Errorf("%s has an init function", path)
+				}
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && n.Sel.Name == "Sleep" &&
+					strings.HasSuffix(path, "_test.go") && !bubble {
+					t.Errorf("%s sleeps in a test", path)
+				}
+			}
+			return true
+		})
+	}
+	for dir, ok := range documented {
+		if !ok {
+			t.Errorf("%s: no package comment", dir)
+		}
+	}
+}
+
+// The wire's failure codes mirror execution.Code number by number and name by name.
+func TestFailureCodesMirrorTheWire(t *testing.T) {
+	values := pb.FailureCode(0).Descriptor().Values()
+	if got, want := values.Len(), len(execution.Codes())+1; got != want {
+		t.Errorf("the wire has %d codes, execution %d", got-1, want-1)
+	}
+	for _, code := range execution.Codes() {
+		value := values.ByNumber(protoreflect.EnumNumber(code))
+		if value == nil || string(value.Name()) != "FAILURE_CODE_"+strings.ToUpper(code.String()) {
+			t.Errorf("code %d (%v) has no twin on the wire", code, code)
+		}
+	}
+}
+
+// Every failure code and every oneof case of the control messages has a row in the contract.
+func TestContractHasEveryRow(t *testing.T) {
+	runtime := source(t, "agent-contract/inner/execution-runtime.md")
+	for _, code := range execution.Codes() {
+		if !regexp.MustCompile(`(?m)^\| [a-z_, ]*\b` + code.String() + `\b`).MatchString(runtime) {
+			t.Errorf("execution-runtime.md has no row for code %v", code)
+		}
+	}
+	wire := source(t, "agent-contract/inner/edge-node-runtime-wire.md")
+	for _, message := range []protoreflect.ProtoMessage{&pb.NodeControl{}, &pb.EdgeControl{}, &pb.WorkOpen{}} {
+		fields := message.ProtoReflect().Descriptor().Oneofs().Get(0).Fields()
+		for i := range fields.Len() {
+			if name := string(fields.Get(i).Name()); !strings.Contains(wire, "| `"+name+"` |") {
+				t.Errorf("edge-node-runtime-wire.md has no row for %s of %T", name, message)
+			}
+		}
+	}
+}
+
+// What was removed stays reserved, by number and by name.
+func TestRemovedValuesStayReserved(t *testing.T) {
+	for _, removed := range []struct {
+		enum   protoreflect.EnumDescriptor
+		number protoreflect.EnumNumber
+		name   protoreflect.Name
+	}{
+		{pb.CancelType(0).Descriptor(), 2, "TERMINATE_SESSION"},
+		{pb.CommandType(0).Descriptor(), 3, "USAGE_STATUS"},
+		{pb.CommandType(0).Descriptor(), 4, "SESSION_LIST"},
+	} {
+		if !removed.enum.ReservedRanges().Has(removed.number) || !removed.enum.ReservedNames().Has(removed.name) {
+			t.Errorf("%s: %d %s isn't reserved", removed.enum.Name(), removed.number, removed.name)
+		}
+	}
+	if !(&pb.ProviderTunnelRequest{}).ProtoReflect().Descriptor().ReservedRanges().Has(1) {
+		t.Error("field 1 of ProviderTunnelRequest isn't reserved")
+	}
+}
+
+// Commands that the documents show exist: each make target, each path in the map of the repository.
+func TestDocumentsNameWhatExists(t *testing.T) {
+	targets := source(t, "Makefile")
+	for _, doc := range []string{"README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"} {
+		text := source(t, doc)
+		for _, m := range regexp.MustCompile("`make ([a-z0-9-]+)").FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(targets, "\n"+m[1]+":") {
+				t.Errorf("%s names `make %s`, which isn't a target", doc, m[1])
+			}
+		}
+		for _, m := range regexp.MustCompile(`\]\(([A-Za-z0-9_./-]+)\)`).FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(m[1]); err != nil {
+				t.Errorf("%s links to %s: %v", doc, m[1], err)
+			}
+		}
+	}
+}
+
+func source(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// goFiles parses every Go file of the main module that isn't generated.
+func goFiles(t *testing.T) map[string]*ast.File {
+	t.Helper()
+	files, set := map[string]*ast.File{}, token.NewFileSet()
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			_, other := os.Stat(filepath.Join(path, "go.mod"))
+			if path != "." && (other == nil || strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, ".pb.go") {
+			return nil
+		}
+		file, err := parser.ParseFile(set, path, nil, parser.ParseComments)
+		files[path] = file
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
