@@ -1,0 +1,135 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Errors is everything that is wrong with a configuration, in the order of its lines.
+type Errors struct{ List []Problem }
+
+// Problem is one thing that is wrong. Text says what, and what to do; it never holds a secret.
+type Problem struct {
+	File string
+	Line int // 0 = the file as a whole
+	Path string
+	Text string
+}
+
+// maxShown is how many problems Error prints; a file that isn't a configuration at all would flood the terminal.
+const maxShown = 50
+
+// Error lists the problems, one a line.
+func (e *Errors) Error() string {
+	lines := make([]string, 0, min(len(e.List), maxShown+1))
+	for i, p := range e.List {
+		if i == maxShown {
+			lines = append(lines, fmt.Sprintf("… and %d more", len(e.List)-maxShown))
+			break
+		}
+		lines = append(lines, p.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// String is file:line: path: text.
+func (p Problem) String() string {
+	if p.File == "" {
+		return p.Text
+	}
+	s := p.File
+	if p.Line > 0 {
+		s += ":" + strconv.Itoa(p.Line)
+	}
+	s += ": "
+	if p.Path != "" {
+		s += p.Path + ": "
+	}
+	return s + p.Text
+}
+
+// problems collects what is wrong. It knows on which line each path of the file stands, and keeps the first problem of
+// a path only: what follows from it would mislead.
+type problems struct {
+	file  string
+	list  []Problem
+	lines map[string]int
+	bad   map[string]bool
+}
+
+func newProblems(file string) *problems {
+	return &problems{file: file, lines: map[string]int{}, bad: map[string]bool{}}
+}
+
+// at adds a problem on a given line.
+func (p *problems) at(line int, path, format string, args ...any) {
+	p.list = append(p.list, Problem{File: p.file, Line: line, Path: path, Text: fmt.Sprintf(format, args...)})
+}
+
+// add adds a problem with the value at path, on its line or on that of the section that should hold it.
+func (p *problems) add(path, format string, args ...any) {
+	if p.bad[path] {
+		return
+	}
+	p.bad[path] = true
+	p.at(p.lineOf(path), path, format, args...)
+}
+
+func (p *problems) lineOf(path string) int {
+	for path != "" {
+		if line, ok := p.lines[path]; ok {
+			return line
+		}
+		cut := strings.LastIndexAny(path, ".[")
+		if cut < 0 {
+			break
+		}
+		path = path[:cut]
+	}
+	return 0
+}
+
+// err returns the problems in the order of the file, nil if there are none.
+func (p *problems) err() error {
+	if len(p.list) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(p.list, func(a, b Problem) int { return a.Line - b.Line })
+	return &Errors{List: p.list}
+}
+
+// quote shows a value in an error, unless it is long or could be a secret that got into the wrong place.
+func quote(s string) string {
+	if len(s) > 64 || looksSecret(s) {
+		return "the value"
+	}
+	return strconv.Quote(s)
+}
+
+// looksSecret reports whether s is formed like a key or token: a known prefix, or a long run of letters and digits
+// mixed.
+func looksSecret(s string) bool {
+	lower := strings.ToLower(s)
+	for _, mark := range []string{joinPrefix, "sk-", "bearer ", "password", "secret", "@"} {
+		if strings.Contains(lower, mark) {
+			return true
+		}
+	}
+	run, digits := 0, 0
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= '0' && c <= '9':
+			run, digits = run+1, digits+1
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c == '_':
+			run++
+		default:
+			run, digits = 0, 0
+		}
+		if run >= 20 && digits >= 3 {
+			return true
+		}
+	}
+	return false
+}
