@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -68,11 +67,10 @@ func run(ctx context.Context, bin string, slice time.Duration, rounds int) (miss
 
 // bench holds the processes.
 type bench struct {
-	dir                         string
-	bin                         string
-	provider, proxy, edge, node *procs.Process
-	edgeNodes                   string // where nodes dial
-	ways                        []way
+	bin             string
+	provider, proxy *procs.Process
+	site            *procs.Site
+	ways            []way
 }
 
 // way is one way to reach the provider.
@@ -82,11 +80,7 @@ type way struct {
 }
 
 func newBench(ctx context.Context, bin string) (*bench, error) {
-	dir, err := os.MkdirTemp("", "iop-bench-")
-	if err != nil {
-		return nil, err
-	}
-	b := &bench{dir: dir, bin: bin}
+	b := &bench{bin: bin}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -101,11 +95,7 @@ func newBench(ctx context.Context, bin string) (*bench, error) {
 	if err := b.startIOP(ctx, direct.Str("http")); err != nil {
 		return nil, err
 	}
-	entry, err := b.edge.Wait(ctx, "edge is listening", 1)
-	if err != nil {
-		return nil, err
-	}
-	b.ways = []way{{"direct", direct.Str("http")}, {"ReverseProxy", proxied.Str("http")}, {"IOP", entry.Str("http")}}
+	b.ways = []way{{"direct", direct.Str("http")}, {"ReverseProxy", proxied.Str("http")}, {"IOP", b.site.HTTP}}
 	return b, nil
 }
 
@@ -120,73 +110,24 @@ func startAndWait(ctx context.Context, name, path string, args ...string) (*proc
 	return p, entry, err
 }
 
-const edgeConfig = `mode: dev
-listen: {nodes: "127.0.0.1:0", http: "127.0.0.1:0", admin: "127.0.0.1:0"}
-state_dir: ./state
-nodes:
-  - id: bench
-    token_hashes: [{file: ./node.token.sha256}]
-    adapters: [{name: provider, kind: openai, base_url: "http://%s", max_concurrency: 2000}]
-routes:
-  - {model: bench, adapter: provider, target: bench, queue: {depth: 2000, wait: 30s}}
-log: {level: info, format: json}
-`
-
-const nodeConfig = `edges: [%q]
-token: file:./node.token
-data_dir: ./data
-log: {level: info, format: json}
-`
-
-func (b *bench) startIOP(ctx context.Context, provider string) error {
-	token, err := procs.Start(ctx, "token", filepath.Join(b.bin, "iop-edge"), "token", "new", "bench",
-		"--hash-file", filepath.Join(b.dir, "node.token.sha256"), "--token-file", filepath.Join(b.dir, "node.token"))
-	if err != nil {
-		return err
-	}
-	<-token.Done()
-	config := filepath.Join(b.dir, "edge.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, edgeConfig, provider), 0o600); err != nil {
-		return err
-	}
-	var listening procs.Entry
-	if b.edge, listening, err = startAndWait(ctx, "edge", filepath.Join(b.bin, "iop-edge"), "serve", "-c", config); err != nil {
-		return err
-	}
-	b.edgeNodes = listening.Str("nodes")
-	b.node, err = b.startNode(ctx, b.edgeNodes)
+func (b *bench) startIOP(ctx context.Context, provider string) (err error) {
+	b.site, err = procs.StartSite(ctx, procs.SiteConfig{
+		Bin:      b.bin,
+		Adapters: fmt.Sprintf(`[{name: provider, kind: openai, base_url: "http://%s", max_concurrency: 2000}]`, provider),
+		Routes:   "[{model: bench, adapter: provider, target: bench, queue: {depth: 2000, wait: 30s}}]",
+	})
 	return err
 }
 
-// startNode starts the node against an address: the edge's own, or that of a path to it.
-func (b *bench) startNode(ctx context.Context, edge string) (*procs.Process, error) {
-	config := filepath.Join(b.dir, "node.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, nodeConfig, edge), 0o600); err != nil {
-		return nil, err
-	}
-	seen := b.edge.Count("node is ready")
-	node, err := procs.Start(ctx, "node", filepath.Join(b.bin, "iop-node"), "serve", "-c", config)
-	if err != nil {
-		return nil, err
-	}
-	wait, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	_, err = b.edge.Wait(wait, "node is ready", seen+1)
-	return node, err
-}
-
 func (b *bench) stop() {
-	for _, p := range []*procs.Process{b.node, b.edge} {
-		if p != nil {
-			_ = p.Stop(15 * time.Second) // the figures are out
-		}
+	if b.site != nil {
+		_ = b.site.Stop() // the figures are out
 	}
 	for _, p := range []*procs.Process{b.proxy, b.provider} {
 		if p != nil {
 			p.Kill()
 		}
 	}
-	os.RemoveAll(b.dir)
 }
 
 // request builds a chat request whose user field tells the fake provider what to do.

@@ -40,7 +40,7 @@ type meter struct {
 }
 
 func (m *meter) around(begin bool) {
-	edge, node := m.b.edge.Pid(), m.b.node.Pid()
+	edge, node := m.b.site.Edge.Pid(), m.b.site.Node.Pid()
 	if begin {
 		m.beganCPU, m.beganEdge, m.beganNod = cpu(edge, node), ioCalls(edge), ioCalls(node)
 		return
@@ -121,7 +121,7 @@ func (b *bench) paced(ctx context.Context, r *report, slice time.Duration, round
 func (b *bench) idle(ctx context.Context, r *report, _ time.Duration, _ int) error {
 	const streams = 1000
 	r.head("1,000 open streams", "open", "errors", "resident MiB edge+node before", "with them", "KiB a stream")
-	before := rss(b.edge.Pid(), b.node.Pid())
+	before := rss(b.site.Edge.Pid(), b.site.Node.Pid())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -137,7 +137,7 @@ func (b *bench) idle(ctx context.Context, r *report, _ time.Duration, _ int) err
 			r.note("first error: " + err.Error())
 		}
 	}
-	with := rss(b.edge.Pid(), b.node.Pid())
+	with := rss(b.site.Edge.Pid(), b.site.Node.Pid())
 	cancel()
 	r.row(fmt.Sprint(streams-errs), fmt.Sprint(errs), f0(mib(before)), f0(mib(with)), f0(float64(with-before)/1024/streams))
 	r.goal("1,000 open SSE streams, edge + node resident, MiB", mib(with), 130, false)
@@ -210,15 +210,15 @@ func (b *bench) thinLink(ctx context.Context, r *report, _ time.Duration, _ int)
 
 // through runs measure with the node dialing the edge across a path, and puts the near node back afterwards.
 func (b *bench) through(ctx context.Context, delay time.Duration, rate int64, measure func() error) error {
-	if err := b.node.Stop(15 * time.Second); err != nil {
+	if err := b.site.Node.Stop(15 * time.Second); err != nil {
 		return err
 	}
-	p, err := newPath(b.edgeNodes, delay, rate)
+	p, err := newPath(b.site.Nodes, delay, rate)
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	if b.node, err = b.startNode(ctx, p.addr()); err != nil {
+	if err := b.site.StartNode(ctx, p.addr(), ""); err != nil {
 		return err
 	}
 	return measure()

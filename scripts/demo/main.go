@@ -13,8 +13,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -33,68 +31,22 @@ func main() {
 }
 
 func run(ctx context.Context, bin string, out io.Writer) error {
-	dir, err := os.MkdirTemp("", "iop-demo-")
+	site, err := procs.StartSite(ctx, procs.SiteConfig{
+		Bin:      bin,
+		Adapters: "[{name: loopback, kind: loopback, max_concurrency: 4}]",
+		Routes:   "[{model: demo, adapter: loopback, target: loopback}]",
+	})
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	token := exec.CommandContext(ctx, filepath.Join(bin, "iop-edge"), "token", "new", "demo-node",
-		"--hash-file", filepath.Join(dir, "node.token.sha256"), "--token-file", filepath.Join(dir, "node.token"))
-	if text, err := token.CombinedOutput(); err != nil {
-		return fmt.Errorf("token new: %w\n%s", err, text)
+	fmt.Fprintf(out, "edge listens: callers %s, nodes %s\nnode dialed out, registered and is ready\n", site.HTTP, site.Nodes)
+	err = chat(ctx, fmt.Sprintf("http://%s/v1/chat/completions", site.HTTP), out)
+	if stopped := site.Stop(); stopped != nil {
+		return errors.Join(err, stopped)
 	}
-
-	if err := os.WriteFile(filepath.Join(dir, "edge.yaml"), []byte(edgeConfig), 0o600); err != nil {
-		return err
-	}
-	edge, err := procs.Start(ctx, "edge", filepath.Join(bin, "iop-edge"), "serve", "-c", filepath.Join(dir, "edge.yaml"))
-	if err != nil {
-		return err
-	}
-	defer stop(edge, out)
-	listening, err := edge.Wait(ctx, "edge is listening", 1)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "edge  listens: callers %s, nodes %s\n", listening.Str("http"), listening.Str("nodes"))
-
-	nodeConfig := fmt.Sprintf(nodeConfigFormat, listening.Str("nodes"))
-	if err := os.WriteFile(filepath.Join(dir, "node.yaml"), []byte(nodeConfig), 0o600); err != nil {
-		return err
-	}
-	node, err := procs.Start(ctx, "node", filepath.Join(bin, "iop-node"), "serve", "-c", filepath.Join(dir, "node.yaml"))
-	if err != nil {
-		return err
-	}
-	defer stop(node, out)
-	if _, err := edge.Wait(ctx, "node is ready", 1); err != nil {
-		return err
-	}
-	fmt.Fprintln(out, "node  dialed out, registered and is ready")
-	return chat(ctx, fmt.Sprintf("http://%s/v1/chat/completions", listening.Str("http")), out)
+	fmt.Fprintln(out, "node and edge stopped cleanly")
+	return err
 }
-
-const edgeConfig = `# made by scripts/demo
-mode: dev
-listen: {nodes: "127.0.0.1:0", http: "127.0.0.1:0", admin: "127.0.0.1:0"}
-state_dir: ./state
-nodes:
-  - id: demo-node
-    token_hashes: [{file: ./node.token.sha256}]
-    adapters: [{name: loopback, kind: loopback, max_concurrency: 4}]
-routes:
-  - model: demo
-    adapter: loopback
-    target: loopback
-log: {level: info, format: json}
-`
-
-const nodeConfigFormat = `# made by scripts/demo
-edges: [%q]
-token: file:./node.token
-data_dir: ./data
-log: {level: info, format: json}
-`
 
 const question = `{"model": "demo", "stream": true, "stream_options": {"include_usage": true},
  "messages": [{"role": "user", "content": "Say hello through the tunnel. loopback: delay=40ms"}]}`
@@ -155,12 +107,4 @@ func chat(ctx context.Context, url string, out io.Writer) error {
 		response.Header.Get("X-IOP-Node"), response.Header.Get("X-IOP-Run-Id"), response.Header.Get("X-IOP-Queue-Ms"),
 		float64(firstByte.Microseconds())/1000, float64(time.Since(began).Milliseconds()), usage)
 	return nil
-}
-
-func stop(p *procs.Process, out io.Writer) {
-	if err := p.Stop(10 * time.Second); err != nil {
-		fmt.Fprintf(out, "%s  stopped: %v\n%s\n", p.Name, err, p.Log())
-		return
-	}
-	fmt.Fprintf(out, "%s  stopped cleanly\n", p.Name)
 }
