@@ -1,0 +1,210 @@
+// Package httpapi is the Edge's caller side: the table of HTTP endpoints, who may use them, the OpenAI surface, and how
+// outcomes become responses in that dialect.
+//
+// It owns everything between a caller's socket and service.SubmitProviderTunnel: the check of the raw request target,
+// API keys, reading request bodies before admission, finding the model in them, header rules in both directions, and
+// the writes of a response with their limit. It must not choose nodes or count places (admission does), know frames or
+// links (packages/go/transport does), or look into bodies for more than the model that is asked for. No secret and no
+// part of a body gets into an error, a header or a log line.
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"iop/apps/edge/internal/service"
+	"iop/packages/go/config"
+	"iop/packages/go/execution"
+)
+
+// Tunnels carries requests to nodes; *service.Service does.
+type Tunnels interface {
+	// SubmitProviderTunnel returns the run's one outcome, after it has observed it.
+	SubmitProviderTunnel(ctx context.Context, t *service.Tunnel, sink service.Sink) *service.Outcome
+}
+
+// Offer is what one adapter of one node is known to serve, also while its node is away.
+type Offer struct {
+	Node    string
+	Labels  map[string]string
+	Adapter string
+	Ready   bool     // the node takes work and the adapter is available now
+	Targets []string // configured; when there are any, nothing else is served
+	Models  []string // what the provider named; none = it doesn't tell, and may serve anything
+}
+
+// Config is what a Handler is built from.
+type Config struct {
+	// State returns the configuration in force; called once for each request.
+	State func() *config.State
+	// Tunnels carries what was admitted here.
+	Tunnels Tunnels
+	// Offers returns what the nodes are known to serve, for the route "*". Nil = nothing is known.
+	Offers func() []Offer
+	// Observers are told of each request that ended without reaching Tunnels, refused ones above all; Tunnels tells of
+	// the others.
+	Observers []service.Observer
+	// Log gets one line at info for each request that ended here.
+	Log zerolog.Logger
+
+	// Limits bound bodies and heads; zero fields take the defaults of package config.
+	Limits config.Limits
+	// Origins are the web pages that may call from a browser, "*" = all.
+	Origins []string
+	// WriteIdle bounds one write to a caller. Default 60 s.
+	WriteIdle time.Duration
+	// BodyIdle is how long a request body may stand still. Default 60 s.
+	BodyIdle time.Duration
+	// TempDir takes large request bodies, as unlinked files. Default: the system's.
+	TempDir string
+}
+
+// Handler serves the endpoints of [Endpoints]. Build it with [New].
+type Handler struct {
+	cfg    Config
+	table  table
+	bodies *bodies
+	origin origins
+}
+
+// New returns the handler of the caller listener. It starts nothing.
+func New(cfg Config) *Handler {
+	if cfg.WriteIdle == 0 {
+		cfg.WriteIdle = time.Minute
+	}
+	if cfg.BodyIdle == 0 {
+		cfg.BodyIdle = time.Minute
+	}
+	if cfg.Offers == nil {
+		cfg.Offers = func() []Offer { return nil }
+	}
+	limits := &cfg.Limits
+	limits.Body = orDefault(limits.Body, 64<<20)
+	limits.BodyInMemory = orDefault(limits.BodyInMemory, 256<<10)
+	limits.BodyMemory = orDefault(limits.BodyMemory, 512<<20)
+	limits.Header = orDefault(limits.Header, 32<<10)
+	return &Handler{
+		cfg:    cfg,
+		table:  newTable(endpoints()),
+		bodies: newBodies(cfg),
+		origin: newOrigins(cfg.Origins),
+	}
+}
+
+func orDefault(n, def int64) int64 {
+	if n == 0 {
+		return def
+	}
+	return n
+}
+
+// BodyBytes returns how many bytes of request bodies are held now, in memory and in files.
+func (h *Handler) BodyBytes() int64 { return h.bodies.used.Load() }
+
+// call is one request on its way through the handler.
+type call struct {
+	w       http.ResponseWriter
+	r       *http.Request
+	out     *sink
+	started time.Time
+	id      string // X-Request-Id
+
+	state     *config.State
+	principal *config.Principal // nil = anonymous
+	tunnel    service.Tunnel    // filled as the request is understood
+	endpoint  *Endpoint
+	modelID   string // of /v1/models/{id}
+	param     string // of the body: what the refusal is about
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := &call{w: w, r: r, started: time.Now(), id: requestID(r.Header.Get("X-Request-Id"))}
+	c.out = newSink(w, r, h.cfg.WriteIdle)
+	w.Header()["X-Request-Id"] = []string{c.id}
+	defer h.recovered(c)
+	if ref := h.serve(c); ref != nil {
+		h.refuse(c, ref)
+	}
+}
+
+// serve checks a request in the order that costs least and tells a stranger least, and hands it to its endpoint.
+func (h *Handler) serve(c *call) *refusal {
+	path, query, ref := splitTarget(c.r.RequestURI)
+	if ref != nil {
+		return ref
+	}
+	c.tunnel.Method, c.tunnel.Path, c.tunnel.Query = c.r.Method, path, query
+	if ref := h.table.find(c, path); ref != nil {
+		if h.preflight(c, ref) {
+			h.observe(c, nil, http.StatusNoContent)
+			return nil
+		}
+		return ref
+	}
+	h.origin.allow(c.w.Header(), c.r.Header.Get("Origin"))
+	c.state = h.cfg.State()
+	if c.endpoint.Access == AccessPrincipal {
+		if ref := h.authenticate(c); ref != nil {
+			return ref
+		}
+	}
+	return c.endpoint.handle(h, c)
+}
+
+// refuse ends a request that no node will see.
+func (h *Handler) refuse(c *call, ref *refusal) {
+	h.observe(c, ref, ref.status)
+	h.writeError(c, ref)
+}
+
+// observe tells the observers of a request that ended here, and writes its line.
+func (h *Handler) observe(c *call, ref *refusal, status int) {
+	o := service.Outcome{RunID: c.tunnel.RunID, Status: status, Duration: time.Since(c.started)}
+	if c.tunnel.Body != nil {
+		o.BytesIn = c.tunnel.Body.Size()
+	}
+	event := h.cfg.Log.Info()
+	if ref != nil {
+		o.Failure = ref.failure
+		event = event.Str("code", ref.failure.Code.String()).Str("reason", ref.failure.Text).AnErr("cause", ref.cause)
+	}
+	event.Str("request_id", c.id).Str("method", c.r.Method).Str("path", shorten(c.tunnel.Path)).
+		Str("principal", c.tunnel.Principal).Int("status", status).
+		Int64("bytes_in", o.BytesIn).Dur("duration_ms", o.Duration).Msg("request")
+	for _, observer := range h.cfg.Observers {
+		observer.Ended(&c.tunnel, &o)
+	}
+}
+
+// recovered turns a panic into a 500, or into an abort once a response has begun. The value isn't logged: it may hold
+// what a caller sent.
+func (h *Handler) recovered(c *call) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if v == http.ErrAbortHandler {
+		panic(v)
+	}
+	h.cfg.Log.Error().Str("request_id", c.id).Str("run_id", c.tunnel.RunID).Type("panic", v).
+		Bytes("stack", debug.Stack()).Msg("panic in a request")
+	ref := &refusal{failure: execution.Failf(execution.CodeInternal, execution.OriginEdge, "internal error")}
+	h.observe(c, ref, http.StatusInternalServerError)
+	if c.out.begun {
+		c.out.abort()
+	}
+	h.writeError(c, ref)
+}
+
+// shorten keeps a path that no endpoint has from filling the log.
+func shorten(path string) string {
+	if len(path) > 128 {
+		return path[:128]
+	}
+	return path
+}

@@ -1,0 +1,101 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"iop/packages/go/execution"
+)
+
+// model is OpenAI's shape of one model. Created is 0: the edge doesn't know when, and a list that changes by itself
+// would defeat caches.
+type model struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+type modelList struct {
+	Object string  `json:"object"`
+	Data   []model `json:"data"`
+}
+
+func newModel(id string) model { return model{ID: id, Object: "model", OwnedBy: "iop"} }
+
+// listModels answers GET /v1/models.
+func (h *Handler) listModels(c *call) *refusal {
+	list := modelList{Object: "list", Data: []model{}}
+	for _, id := range h.models(c) {
+		list.Data = append(list.Data, newModel(id))
+	}
+	return h.writeJSON(c, list)
+}
+
+// getModel answers GET /v1/models/{id}.
+func (h *Handler) getModel(c *call) *refusal {
+	id, ok := unescapeModel(c.modelID)
+	if _, found := slices.BinarySearch(h.models(c), id); !ok || !found {
+		return unknownModel()
+	}
+	return h.writeJSON(c, newModel(id))
+}
+
+// models returns the names that the principal of a call can ask for, sorted, each once: its explicit routes whether or
+// not a node is there for them, and for a wildcard route what ready adapters have.
+func (h *Handler) models(c *call) []string {
+	var ids []string
+	routes := c.state.Routes()
+	for i := range routes {
+		route := &routes[i]
+		if !mayUse(c.principal, route) {
+			continue
+		}
+		if route.Model != wildcard {
+			ids = append(ids, route.Model)
+			continue
+		}
+		for _, o := range h.cfg.Offers() {
+			if o.Ready && o.matches(route) {
+				ids = h.appendOffered(ids, c, &o)
+			}
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// appendOffered adds what an adapter has, without names that an explicit route has taken: asking for those goes there.
+func (h *Handler) appendOffered(ids []string, c *call, o *Offer) []string {
+	names := o.Models
+	if len(o.Targets) > 0 {
+		names = o.Targets
+	}
+	for _, name := range names {
+		if route := c.state.Route(name); validModel(name) && route != nil && route.Model == wildcard {
+			ids = append(ids, name)
+		}
+	}
+	return ids
+}
+
+func (h *Handler) writeJSON(c *call, v any) *refusal {
+	body, err := json.Marshal(v)
+	if err != nil {
+		ref := refuseCode(execution.CodeInternal, execution.OriginEdge, "internal error")
+		ref.cause = err
+		return ref
+	}
+	body = append(body, '\n')
+	header := c.w.Header()
+	header.Set("Content-Type", "application/json")
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	h.observe(c, nil, http.StatusOK)
+	c.out.arm()
+	c.w.WriteHeader(http.StatusOK)
+	// A caller that left while it was answered is nobody's failure.
+	_, _ = c.w.Write(body)
+	return nil
+}
