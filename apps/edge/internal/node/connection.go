@@ -1,0 +1,221 @@
+package node
+
+import (
+	"context"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/time/rate"
+
+	"iop/apps/edge/internal/events"
+	"iop/packages/go/config"
+	"iop/packages/go/execution"
+	"iop/packages/go/transport"
+)
+
+// State is what a connection (or a node without one) can be used for.
+type State string
+
+// The states. The first five are a connection's, in the order of protocol.md §2.A; the last two a node's without one.
+const (
+	StateRegistered   State = "registered" // in the registry, no Ready yet
+	StateNotReady     State = "not_ready"  // the same, for longer than the ready limit
+	StateReady        State = "ready"
+	StateDraining     State = "draining"     // keeps its runs, takes none
+	StateUnresponsive State = "unresponsive" // connected, but doesn't answer opens
+	StateFenced       State = "fenced"
+	StateOffline      State = "offline"
+	StateDisabled     State = "disabled"
+)
+
+// Identity is what a registration established about a connection.
+type Identity struct {
+	NodeID     string
+	Generation uint64
+	InstanceID [16]byte
+	Token      [32]byte // hash of the token, looked up again at commit
+	Version    string   // the node's software
+	Remote     string
+	Since      time.Time
+}
+
+// Connection is one node connection from its commit to its fence. Its methods may be called concurrently.
+type Connection struct {
+	Identity
+	// Link carries the connection once it was started. Set by the handshake before Commit.
+	Link *transport.Link
+
+	registry   *Registry
+	bare       io.Closer // the connection under the link, for the time before the link runs
+	labels     map[string]string
+	projection *config.Projection // the one sent at registration
+	log        zerolog.Logger
+	told       *rate.Limiter // of the node's own events
+
+	over    atomic.Bool // fenced: nothing is published any more
+	ignored Ignored
+
+	// order serialises "look at the state, tell the scheduler", so that the scheduler never sees an older state after
+	// a newer one. It is held across calls of the scheduler, which never block; it is taken before mu.
+	order sync.Mutex
+
+	mu      sync.Mutex
+	started bool
+	st      status
+}
+
+// Ignored counts what a node sent and the edge had no use for, by kind.
+type Ignored struct {
+	RunEnded atomic.Uint64 // unknown run, other attempt, or before Ready
+	Status   atomic.Uint64 // a number that isn't above the last
+	Events   atomic.Uint64 // over the rate
+	Other    atomic.Uint64 // kinds that this version doesn't know or didn't negotiate
+	Late     atomic.Uint64 // anything after the fence
+}
+
+// NewConnection returns a connection that isn't in the registry yet. rec and p are what its node was found by and what
+// it will be told; bare is closed by a fence that comes before Start.
+func (r *Registry) NewConnection(id Identity, rec *config.NodeRecord, p *config.Projection, bare io.Closer) *Connection {
+	log := r.cfg.Log.With().Str("node_id", id.NodeID).Uint64("connection_generation", id.Generation).Logger()
+	c := &Connection{
+		Identity: id, registry: r, bare: bare, labels: rec.Labels, projection: p, log: log,
+		told: rate.NewLimiter(1, 20),
+	}
+	c.st = newStatus(p)
+	return c
+}
+
+// Start says that the link is about to run. False: the connection was fenced in the meantime and is closed already.
+func (c *Connection) Start() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over.Load() {
+		return false
+	}
+	c.started = true
+	return true
+}
+
+// Log returns the connection's logger.
+func (c *Connection) Log() *zerolog.Logger { return &c.log }
+
+// Open opens a work stream.
+func (c *Connection) Open(ctx context.Context) (*transport.Stream, error) { return c.Link.Open(ctx) }
+
+// SendCancel asks the node to end a run. It never blocks.
+func (c *Connection) SendCancel(runID string, cause execution.CancelCause) {
+	c.Link.SendCancel(runID, cause)
+}
+
+// Down is closed when the connection is over.
+func (c *Connection) Down() <-chan struct{} { return c.Link.Down() }
+
+// State returns what the connection can be used for.
+func (c *Connection) State() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stateLocked()
+}
+
+func (c *Connection) stateLocked() State {
+	switch {
+	case c.over.Load():
+		return StateFenced
+	case c.st.nodeDrains || c.st.edgeDrains:
+		return StateDraining
+	case c.st.applied == 0 && c.st.overdue:
+		return StateNotReady
+	case c.st.applied == 0:
+		return StateRegistered
+	case c.st.unresponsive:
+		return StateUnresponsive
+	}
+	return StateReady
+}
+
+// announceRegistered tells the scheduler and the bus of a connection that was committed.
+func (c *Connection) announceRegistered() {
+	c.order.Lock()
+	defer c.order.Unlock()
+	if c.over.Load() {
+		return
+	}
+	c.emit(zerolog.InfoLevel, events.Event{Kind: events.KindRegistered, Code: string(StateRegistered),
+		Text: "registered from " + c.Remote})
+	c.updateOrdered(func(*status) {})
+}
+
+// update changes the state under the lock and tells the scheduler and the bus what came of it.
+func (c *Connection) update(change func(s *status)) {
+	c.order.Lock()
+	defer c.order.Unlock()
+	c.updateOrdered(change)
+}
+
+// updateOrdered is update with c.order held. It returns the new state.
+func (c *Connection) updateOrdered(change func(s *status)) State {
+	c.mu.Lock()
+	before := c.stateLocked()
+	change(&c.st)
+	after := c.stateLocked()
+	n := c.offerLocked(after)
+	c.mu.Unlock()
+	if after == StateFenced {
+		return after
+	}
+	c.registry.cfg.Scheduler.Publish(n)
+	if before != after {
+		c.announce(after)
+	}
+	return after
+}
+
+// announce tells the bus and the log of a state that was entered.
+func (c *Connection) announce(s State) {
+	e := events.Event{Code: string(s), Text: s.text()}
+	level := zerolog.InfoLevel
+	switch s {
+	case StateReady:
+		e.Kind = events.KindReady
+	case StateDraining:
+		e.Kind = events.KindDraining
+	case StateNotReady:
+		e.Kind, level = events.KindNotReady, zerolog.WarnLevel
+	case StateUnresponsive:
+		e.Kind, level = events.KindUnresponsive, zerolog.WarnLevel
+	default:
+		return
+	}
+	c.emit(level, e)
+}
+
+// emit publishes an event of this connection and logs it.
+func (c *Connection) emit(level zerolog.Level, e events.Event) {
+	e.NodeID, e.Generation = c.NodeID, c.Generation
+	c.registry.cfg.Events.Publish(e)
+	line := c.log.WithLevel(level).Stringer("event", e.Kind).Str("code", e.Code)
+	if e.Adapter != "" {
+		line = line.Str("adapter", e.Adapter)
+	}
+	line.Msg(e.Text)
+}
+
+// text says in words what a state that gets no work lacks.
+func (s State) text() string {
+	switch s {
+	case StateRegistered:
+		return "the node hasn't said that it is ready"
+	case StateNotReady:
+		return "the node hasn't become ready within the limit"
+	case StateReady:
+		return "work may be sent"
+	case StateDraining:
+		return "the connection takes no new work"
+	case StateUnresponsive:
+		return "the node doesn't answer what is sent to it"
+	}
+	return "the connection is over"
+}

@@ -1,0 +1,63 @@
+package transport
+
+import (
+	"iop/apps/edge/internal/node"
+	pb "iop/proto/iop"
+)
+
+// control takes what a node says on its control stream. It is called by the link's one reader and never blocks.
+type control struct {
+	s *Server
+	c *node.Connection
+}
+
+// Control implements the link's EdgeHandler.
+func (h *control) Control(m *pb.NodeControl) {
+	switch m := m.GetMessage().(type) {
+	case *pb.NodeControl_Ready:
+		if err := h.c.Ready(m.Ready); err != nil {
+			h.s.cfg.Registry.Fence(h.c, node.FenceProtocol, err.Error())
+		}
+	case *pb.NodeControl_NodeStatus:
+		h.c.Status(m.NodeStatus)
+	case *pb.NodeControl_RunEnded:
+		h.runEnded(m.RunEnded)
+	case *pb.NodeControl_Event:
+		h.c.NodeEvent(m.Event)
+	case *pb.NodeControl_CancelResult:
+		// what became of a cancel shows in RunEnded; this is for people who read logs
+		h.c.Log().Debug().Str("run_id", m.CancelResult.GetRunId()).
+			Stringer("result", m.CancelResult.GetResult()).Msg("cancel answered")
+	case *pb.NodeControl_Goodbye:
+		h.s.cfg.Registry.Fence(h.c, node.FenceLeft, goodbyeText(m.Goodbye))
+	default:
+		h.c.Unknown() // newer than this version, or not negotiated
+	}
+}
+
+// runEnded frees the places of executions that ended. Ends of background runs are confirmed, known or not: the node
+// repeats them until they are.
+func (h *control) runEnded(m *pb.RunEnded) {
+	var confirm []string
+	for _, e := range m.GetEnds() {
+		if h.c.RunEnded(e) && h.s.cfg.Runs != nil {
+			h.s.cfg.Runs.RunEnded(e.GetRunId(), e.GetAttempt())
+		}
+		if e.GetBackground() {
+			confirm = append(confirm, e.GetRunId())
+		}
+	}
+	if len(confirm) > 0 {
+		h.c.Link.SendRunEndedAck(confirm...)
+	}
+}
+
+func goodbyeText(g *pb.Goodbye) string {
+	switch g.GetCode() {
+	case pb.GoodbyeCode_GOODBYE_CODE_NODE_DRAINING:
+		return "the node has drained"
+	case pb.GoodbyeCode_GOODBYE_CODE_KILLED:
+		return "the node was told to end at once"
+	}
+	return "the node said goodbye"
+}
