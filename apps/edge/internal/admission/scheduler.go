@@ -3,11 +3,16 @@
 // It owns the places (one set of holders for each adapter of each connection), the candidate sets with their queues,
 // and the marks of saturation. It has one mutex and no goroutine. It must not do I/O, know frames, sessions or HTTP, or
 // decide an outcome: the caller drives the run and tells it what became of the place.
+//
+// One invariant carries the queue: when the mutex is free, nobody waits who could take a free place. So a newcomer who
+// sees one overtakes nobody, and whatever frees or adds a place offers it before it unlocks.
 package admission
 
 import (
-	"context"
+	"sync"
 	"time"
+
+	"iop/packages/go/execution"
 )
 
 // DefaultConfirmLimit is the ConfirmLimit of a zero Config.
@@ -25,104 +30,171 @@ type Config struct {
 
 // Scheduler admits runs to places. The zero value is not usable, use [New]. All methods may be called concurrently;
 // none blocks but Acquire.
-type Scheduler struct{}
+type Scheduler struct {
+	confirmLimit  time.Duration
+	onUnconfirmed func(node string, generation uint64)
+
+	mu          sync.Mutex
+	draining    bool
+	arrivals    uint64
+	nodes       map[string]*nodeEntry
+	conns       map[connKey]*conn // current ones, and superseded ones that still have holders
+	sets        map[string]*candidateSet
+	sweepAt     int             // number of sets at which the idle ones are looked for
+	waiting     []*candidateSet // the sets in which somebody waits
+	unconfirmed confirmList
+	ignored     Ignored
+}
 
 // New returns a scheduler that knows no node.
-func New(cfg Config) *Scheduler { panic("not yet") }
+func New(cfg Config) *Scheduler {
+	s := &Scheduler{
+		confirmLimit:  cfg.ConfirmLimit,
+		onUnconfirmed: cfg.OnUnconfirmed,
+		nodes:         make(map[string]*nodeEntry),
+		conns:         make(map[connKey]*conn),
+		sets:          make(map[string]*candidateSet),
+		sweepAt:       minSweep,
+	}
+	if s.confirmLimit <= 0 {
+		s.confirmLimit = DefaultConfirmLimit
+	}
+	return s
+}
 
 // Publish replaces what is known of a node's current connection. The same again changes nothing; a generation lower
 // than one seen, or fenced, is ignored. Places that are new or free are offered to those who wait; an adapter that is
 // gone loses its places as they are freed, and a capacity below the number of holders ends nobody.
-func (s *Scheduler) Publish(n Node) { panic("not yet") }
+func (s *Scheduler) Publish(n Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.admitLocked(connKey{n.ID, n.Generation})
+	if c == nil || c.published && c.node.equal(&n) {
+		return
+	}
+	c.update(n)
+	s.relinkLocked(c)
+	s.refuseHopelessLocked()
+	s.offerLocked(c.places, time.Now())
+}
+
+// Adopt makes holders of executions that a node's new connection reported as running. Runs that hold a place of this
+// connection already are left alone, so the same report may come again. Adopted holders may exceed a capacity.
+func (s *Scheduler) Adopt(node string, generation uint64, runs []Adopted) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.admitLocked(connKey{node, generation})
+	if c == nil {
+		return
+	}
+	for _, run := range runs {
+		key := holderKey{run.RunID, run.Attempt}
+		if c.holder(key) == nil {
+			p := c.placeOf(run.Adapter)
+			p.holders[key] = &Grant{Place: Place{node, run.Adapter}, Generation: generation, s: s, p: p, key: key,
+				state: heldAdopted}
+		}
+	}
+	s.refuseHopelessLocked() // when this is the first word of a new connection
+}
 
 // Fence frees every place that is held at that generation of the node, and nothing else. Its adapters are no
 // candidates any more; later words about this generation are ignored.
-func (s *Scheduler) Fence(node string, generation uint64) { panic("not yet") }
-
-// Adopt makes holders of executions that a node's new connection reported as running. Runs that hold a place of this
-// connection already are left alone, so the same report may come again.
-func (s *Scheduler) Adopt(node string, generation uint64, runs []Adopted) { panic("not yet") }
+func (s *Scheduler) Fence(node string, generation uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entryLocked(node)
+	e.floor = max(e.floor, generation+1)
+	if e.current != nil && e.current.key.generation < e.floor {
+		s.retireLocked(e)
+		s.refuseHopelessLocked()
+	}
+	c := s.conns[connKey{node, generation}]
+	if c == nil {
+		return
+	}
+	for _, p := range c.places {
+		for _, g := range p.holders {
+			s.dropHolderLocked(g)
+		}
+	}
+	delete(s.conns, c.key)
+}
 
 // Ended says that the node's execution is over (RunEnded): the place is free. False = no such holder; nothing changed.
 func (s *Scheduler) Ended(node string, generation uint64, runID string, attempt uint32) bool {
-	panic("not yet")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var g *Grant
+	if c := s.conns[connKey{node, generation}]; c != nil {
+		g = c.holder(holderKey{runID, attempt})
+	}
+	if g == nil || g.state == heldUnsent {
+		s.ignored.Ended++
+		return false
+	}
+	now := time.Now()
+	if g.set != nil {
+		g.set.endings.add(now)
+	}
+	g.p.desaturate()
+	s.freeLocked(g, now)
+	return true
 }
-
-// Acquire returns a place for r, at once or after waiting. The error is a *execution.Failure (queue_full,
-// queue_timeout, no_node, edge_draining, each with RetryAfter; duplicate_run) or ctx's cause. A request whose ctx ends
-// leaves the queue at once and never holds a place afterwards.
-func (s *Scheduler) Acquire(ctx context.Context, r *Request) (*Grant, error) { panic("not yet") }
-
-// Saturated says that the node refused an open as busy though a place seemed free: until an execution there ends or
-// the node publishes something new of that adapter, the place gets at most one grant a second. Call it before
-// Grant.Rejected, or use [Grant.RejectedBusy].
-func (s *Scheduler) Saturated(p Place, generation uint64) { panic("not yet") }
 
 // Drain refuses everybody who waits or comes later with edge_draining. Places that are held stay held.
-func (s *Scheduler) Drain() { panic("not yet") }
-
-// Snapshot returns what is held and who waits.
-func (s *Scheduler) Snapshot() Snapshot { panic("not yet") }
-
-// Grant is a place that a run holds. Its methods may be called from anywhere at any time: what the state of the place
-// doesn't allow changes nothing and is counted.
-type Grant struct {
-	Place
-	Generation      uint64
-	AdapterRevision uint64
-	Queued          time.Duration // spent waiting, over all attempts of the request
-	Position        int           // in the queue when it first had to wait, from 1; 0 = never waited
+func (s *Scheduler) Drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining = true
+	now := time.Now()
+	for len(s.waiting) > 0 {
+		w := s.waiting[0].head
+		s.settleLocked(w, nil, s.refusalLocked(w.set, execution.CodeEdgeDraining, now), now)
+	}
 }
 
-// Sent says that the open is about to be written. False means that the place is lost (connection fenced, adapter
-// removed) and given back already: acquire again.
-func (g *Grant) Sent() bool { panic("not yet") }
-
-// Release gives the place of an open that was never written back. After Sent it is refused.
-func (g *Grant) Release() bool { panic("not yet") }
-
-// Rejected gives the place of an open back that started nothing: the node refused it, or its last byte was never
-// handed to the link.
-func (g *Grant) Rejected() bool { panic("not yet") }
-
-// RejectedBusy is Saturated and Rejected in one step, so that the place isn't offered in between.
-func (g *Grant) RejectedBusy() bool { panic("not yet") }
-
-// Decided says that the run's outcome is decided: a place that was never sent to is free, any other stays held until
-// the node confirms, at most for Config.ConfirmLimit. After the place was freed it is a no-op.
-func (g *Grant) Decided() bool { panic("not yet") }
-
-// Snapshot is the state of a Scheduler at one moment, sorted by name.
-type Snapshot struct {
-	Draining bool
-	Queued   int // in all sets
-	Sets     []SetSnapshot
-	Places   []PlaceSnapshot
-	Ignored  Ignored
+// entryLocked returns what is known of the node's connections; entries stay, there are as many as configured nodes.
+func (s *Scheduler) entryLocked(node string) *nodeEntry {
+	e := s.nodes[node]
+	if e == nil {
+		e = &nodeEntry{}
+		s.nodes[node] = e
+	}
+	return e
 }
 
-// SetSnapshot is one candidate set.
-type SetSnapshot struct {
-	Set        string
-	Queued     int
-	Candidates int
+// admitLocked returns the connection that a word of this generation is about, and makes it the node's current one. Nil
+// means that the word comes too late; it was counted.
+func (s *Scheduler) admitLocked(key connKey) *conn {
+	e := s.entryLocked(key.node)
+	if key.generation < e.floor || e.current != nil && key.generation < e.current.key.generation {
+		s.ignored.Stale++
+		return nil
+	}
+	if e.current != nil && e.current.key == key {
+		return e.current
+	}
+	if e.current != nil {
+		s.retireLocked(e)
+	}
+	c := &conn{key: key}
+	e.current = c
+	s.conns[key] = c
+	return c
 }
 
-// PlaceSnapshot is one adapter of one connection that is current or still has holders.
-type PlaceSnapshot struct {
-	Place
-	Generation  uint64
-	Capacity    int // 0 when nothing can be granted there for good: superseded, removed
-	InFlight    int // holders, the two below included
-	Unconfirmed int // outcome decided, end not yet confirmed
-	Adopted     int
-	Candidate   bool // dispatchable and available
-	Saturated   bool
-}
-
-// Ignored counts the calls that changed nothing because of the state they found.
-type Ignored struct {
-	Sent, Release, Rejected, Decided uint64 // not allowed in that state, or the place was freed before
-	Ended                            uint64 // unknown run, other attempt, other generation
-	Stale                            uint64 // Publish, Adopt, Saturated of a generation that is over
+// retireLocked ends the candidacy of the node's current connection. Its holders stay until they are freed or fenced. The
+// caller refuses the hopeless once it is known whether a successor brings candidates.
+func (s *Scheduler) retireLocked(e *nodeEntry) {
+	c := e.current
+	e.current = nil
+	c.retired = true
+	for _, p := range c.places {
+		p.desaturate()
+	}
+	s.relinkLocked(c)
+	if c.empty() {
+		delete(s.conns, c.key)
+	}
 }

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -16,6 +17,12 @@ type Node struct {
 	Reason       string // why it isn't dispatchable
 	Labels       map[string]string
 	Adapters     []Adapter
+}
+
+func (n *Node) equal(o *Node) bool {
+	return n.ID == o.ID && n.Generation == o.Generation && n.Dispatchable == o.Dispatchable && n.Reason == o.Reason &&
+		maps.Equal(n.Labels, o.Labels) &&
+		slices.EqualFunc(n.Adapters, o.Adapters, func(a, b Adapter) bool { return a.equal(&b) })
 }
 
 // Adapter is one adapter of a node, as it was last reported.
@@ -41,6 +48,16 @@ func (a *Adapter) Offers(target string) bool {
 	return true
 }
 
+func (a *Adapter) loaded(target string) bool {
+	return slices.Contains(a.Models, execution.Model{Name: target, Loaded: true})
+}
+
+func (a *Adapter) equal(o *Adapter) bool {
+	return a.Name == o.Name && a.Kind == o.Kind && a.Revision == o.Revision && a.Capacity == o.Capacity &&
+		a.Available == o.Available && a.Reason == o.Reason &&
+		slices.Equal(a.Models, o.Models) && slices.Equal(a.Targets, o.Targets)
+}
+
 // Place names where a run can execute: one adapter of one node.
 type Place struct{ Node, Adapter string }
 
@@ -62,7 +79,8 @@ type Request struct {
 	// Set names the candidate set. Requests with the same Set have equal Target and a Match that answers alike.
 	Set string
 	// Match says whether an available adapter of a dispatchable node is a candidate; nil = every one that offers
-	// Target. It is called under the scheduler's lock: it must be quick, and it must not call the scheduler.
+	// Target. It is called under the scheduler's lock, also after Acquire returned: it must be quick, depend on
+	// nothing that changes, and not call the scheduler.
 	Match func(n *Node, a *Adapter) bool
 	// Target is what will be asked for; a candidate that has it loaded is preferred.
 	Target string
@@ -80,4 +98,13 @@ type ticket struct {
 	number uint64        // order of arrival, 0 = hasn't arrived yet
 	waited time.Duration // spent in the queue
 	rank   int           // its position when it first had to wait, 0 = never did
+}
+
+func (r *Request) excludes(p *place) bool {
+	for i := range r.Exclude {
+		if r.Exclude[i].Node == p.conn.key.node && r.Exclude[i].Adapter == p.name {
+			return true
+		}
+	}
+	return false
 }

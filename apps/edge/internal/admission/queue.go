@@ -1,0 +1,243 @@
+package admission
+
+import (
+	"context"
+	"time"
+
+	"iop/packages/go/execution"
+)
+
+// waiter is one Acquire that waits. It is settled once, by whoever takes it out of the queue.
+type waiter struct {
+	req   *Request
+	set   *candidateSet
+	since time.Time
+	limit time.Duration // from since
+	done  chan struct{} // closed when settled
+
+	// guarded by Scheduler.mu until done is closed
+	prev, next *waiter
+	grant      *Grant
+	refusal    *execution.Failure
+	settled    bool
+}
+
+// Acquire returns a place for r, at once or after waiting. The error is a *execution.Failure (queue_full,
+// queue_timeout, no_node, edge_draining, each with RetryAfter; duplicate_run) or ctx's cause. A request whose ctx ends
+// leaves the queue at once and never holds a place afterwards.
+func (s *Scheduler) Acquire(ctx context.Context, r *Request) (*Grant, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	g, w, refusal := s.enter(r)
+	if g != nil {
+		return g, nil
+	}
+	if refusal != nil {
+		return nil, refusal
+	}
+	timer := time.NewTimer(w.limit)
+	defer timer.Stop()
+	select {
+	case <-w.done:
+	case <-timer.C:
+		s.expire(w)
+	case <-ctx.Done():
+		s.leave(w)
+	}
+	if ctx.Err() != nil { // also when both came at once: who is gone isn't served
+		s.leave(w)
+		return nil, context.Cause(ctx)
+	}
+	if w.grant == nil {
+		return nil, w.refusal
+	}
+	return w.grant, nil
+}
+
+// enter grants, refuses or enqueues: exactly one result isn't nil.
+func (s *Scheduler) enter(r *Request) (*Grant, *waiter, *execution.Failure) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if s.draining {
+		return nil, nil, s.refusalLocked(s.sets[r.Set], execution.CodeEdgeDraining, now)
+	}
+	first := r.ticket.number == 0
+	if first {
+		s.arrivals++
+		r.ticket.number = s.arrivals
+	}
+	set := s.setLocked(r, now)
+	if p := set.choose(r, now); p != nil {
+		g, refusal := s.grantLocked(p, set, r, now)
+		return g, nil, refusal
+	}
+	if code := set.refuses(r, first); code != execution.CodeOK {
+		f := s.refusalLocked(set, code, now)
+		s.dropUnusedLocked(set)
+		return nil, nil, f
+	}
+	w := &waiter{req: r, set: set, since: now, limit: r.Wait - r.ticket.waited, done: make(chan struct{})}
+	rank := set.insert(w)
+	if r.ticket.rank == 0 {
+		r.ticket.rank = rank
+	}
+	if set.queued == 1 {
+		s.waiting = append(s.waiting, set)
+	}
+	return nil, w, nil
+}
+
+// refuses says why r, for which there is no place now, may not wait either; CodeOK = it may.
+func (set *candidateSet) refuses(r *Request, first bool) execution.Code {
+	switch {
+	case (r.FailFast || r.Depth <= 0) && !set.hopeful(r):
+		return execution.CodeNoNode
+	case r.Depth <= 0 || first && set.queued >= r.Depth:
+		return execution.CodeQueueFull
+	case r.ticket.waited >= r.Wait:
+		return set.timeout(r)
+	}
+	return execution.CodeOK
+}
+
+// timeout is the code for a request that has waited long enough.
+func (set *candidateSet) timeout(r *Request) execution.Code {
+	if set.hopeful(r) {
+		return execution.CodeQueueTimeout
+	}
+	return execution.CodeNoNode
+}
+
+// grantLocked makes r a holder of p. A run that holds there already with this attempt is refused.
+func (s *Scheduler) grantLocked(p *place, set *candidateSet, r *Request, now time.Time) (*Grant, *execution.Failure) {
+	key := holderKey{r.RunID, r.Attempt}
+	if p.conn.holder(key) != nil {
+		return nil, execution.Failf(execution.CodeDuplicateRun, execution.OriginEdge,
+			"run %s holds a place of attempt %d already", r.RunID, r.Attempt)
+	}
+	g := &Grant{
+		Place:           Place{p.conn.key.node, p.name},
+		Generation:      p.conn.key.generation,
+		AdapterRevision: p.adapter.Revision,
+		Queued:          r.ticket.waited,
+		Position:        r.ticket.rank,
+		s:               s, p: p, set: set, key: key,
+	}
+	p.holders[key] = g
+	set.granted = true
+	if p.saturated {
+		s.saturateLocked(p, now)
+	}
+	return g, nil
+}
+
+// offerLocked gives what is open at the places to those who wait, the earliest first; each takes the best that it can.
+func (s *Scheduler) offerLocked(places []*place, now time.Time) {
+	for len(s.waiting) > 0 {
+		var first *waiter
+		for _, p := range places {
+			if !p.open(now) {
+				continue
+			}
+			if w := s.earliestLocked(p); w != nil && (first == nil || w.req.ticket.number < first.req.ticket.number) {
+				first = w
+			}
+		}
+		if first == nil {
+			return
+		}
+		first.req.ticket.waited += now.Sub(first.since)
+		first.since = now
+		g, refusal := s.grantLocked(first.set.choose(first.req, now), first.set, first.req, now)
+		s.settleLocked(first, g, refusal, now)
+	}
+}
+
+// earliestLocked returns the first arrival among those who wait in a set that contains p and don't exclude it.
+func (s *Scheduler) earliestLocked(p *place) *waiter {
+	var first *waiter
+	for _, set := range s.waiting {
+		if _, ok := p.sets[set]; !ok {
+			continue
+		}
+		w := set.head
+		for w != nil && w.req.excludes(p) {
+			w = w.next
+		}
+		if w != nil && (first == nil || w.req.ticket.number < first.req.ticket.number) {
+			first = w
+		}
+	}
+	return first
+}
+
+// settleLocked takes w out of its queue and tells it what it got.
+func (s *Scheduler) settleLocked(w *waiter, g *Grant, refusal *execution.Failure, now time.Time) {
+	w.req.ticket.waited += now.Sub(w.since)
+	w.grant, w.refusal, w.settled = g, refusal, true
+	set := w.set
+	set.remove(w)
+	if set.queued == 0 {
+		s.quietLocked(set)
+		s.dropUnusedLocked(set)
+	}
+	close(w.done)
+}
+
+// quietLocked takes a set off the list of those in which somebody waits.
+func (s *Scheduler) quietLocked(set *candidateSet) {
+	last := len(s.waiting) - 1
+	for i, o := range s.waiting {
+		if o == set {
+			s.waiting[i] = s.waiting[last]
+			s.waiting[last] = nil
+			s.waiting = s.waiting[:last]
+			return
+		}
+	}
+}
+
+// leave takes a waiter out whose caller is gone. A place that it was granted at the same moment goes back.
+func (s *Scheduler) leave(w *waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if !w.settled {
+		s.settleLocked(w, nil, nil, now)
+	}
+	if w.grant != nil && w.grant.state == heldUnsent {
+		s.freeLocked(w.grant, now)
+	}
+}
+
+// expire refuses a waiter whose time is over, unless it was settled at the same moment.
+func (s *Scheduler) expire(w *waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.settled {
+		return
+	}
+	now := time.Now()
+	s.settleLocked(w, nil, s.refusalLocked(w.set, w.set.timeout(w.req), now), now)
+}
+
+// refuseHopelessLocked refuses those who fail fast and have no candidate left, after the candidates shrank.
+func (s *Scheduler) refuseHopelessLocked() {
+	now := time.Now()
+	for i := len(s.waiting) - 1; i >= 0; i-- {
+		set := s.waiting[i]
+		if !set.shrunk {
+			continue
+		}
+		set.shrunk = false
+		for w := set.head; w != nil; {
+			next := w.next
+			if w.req.FailFast && !set.hopeful(w.req) {
+				s.settleLocked(w, nil, s.refusalLocked(set, execution.CodeNoNode, now), now)
+			}
+			w = next
+		}
+	}
+}

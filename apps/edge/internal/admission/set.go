@@ -1,0 +1,213 @@
+package admission
+
+import "time"
+
+// minSweep is the number of candidate sets below which idle ones are simply kept.
+const minSweep = 128
+
+// candidateSet is all requests with one Request.Set: where they may execute and who of them waits. Everything here is
+// guarded by Scheduler.mu.
+type candidateSet struct {
+	name   string
+	match  func(*Node, *Adapter) bool
+	target string
+
+	candidates []candidate
+	turn       int  // where the next search begins, so that ties rotate
+	shrunk     bool // lost a candidate since the hopeless were last looked for
+
+	head, tail *waiter // by arrival
+	queued     int
+
+	granted  bool // somebody of it was granted a place at some time
+	lastUsed time.Time
+	endings  endings
+}
+
+type candidate struct {
+	p      *place
+	loaded bool // has the target in memory
+}
+
+// setLocked returns r's candidate set, a new one when it is the first of its name.
+func (s *Scheduler) setLocked(r *Request, now time.Time) *candidateSet {
+	set := s.sets[r.Set]
+	if set == nil {
+		if len(s.sets) >= s.sweepAt {
+			s.sweepLocked(now)
+		}
+		set = &candidateSet{name: r.Set, match: r.Match, target: r.Target, endings: endings{began: now}}
+		s.sets[r.Set] = set
+		for _, e := range s.nodes {
+			if e.current != nil {
+				set.relink(e.current)
+			}
+		}
+	}
+	set.lastUsed = now
+	return set
+}
+
+// relinkLocked brings the candidates of every set up to date with a connection that changed.
+func (s *Scheduler) relinkLocked(c *conn) {
+	for _, set := range s.sets {
+		set.relink(c)
+	}
+	kept := c.places[:0:0]
+	for _, p := range c.places {
+		if p.adapter != nil || len(p.holders) > 0 {
+			kept = append(kept, p)
+		}
+	}
+	c.places = kept
+}
+
+func (set *candidateSet) relink(c *conn) {
+	kept := set.candidates[:0]
+	for _, cand := range set.candidates {
+		if cand.p.conn != c {
+			kept = append(kept, cand)
+		} else if set.wants(cand.p) {
+			kept = append(kept, candidate{cand.p, cand.p.adapter.loaded(set.target)})
+		} else {
+			delete(cand.p.sets, set)
+			set.shrunk = true
+		}
+	}
+	clear(set.candidates[len(kept):])
+	set.candidates = kept
+	for _, p := range c.places {
+		if _, ok := p.sets[set]; !ok && set.wants(p) {
+			p.sets[set] = struct{}{}
+			set.candidates = append(set.candidates, candidate{p, p.adapter.loaded(set.target)})
+		}
+	}
+}
+
+func (set *candidateSet) wants(p *place) bool {
+	if !p.candidate() {
+		return false
+	}
+	if set.match == nil {
+		return p.adapter.Offers(set.target)
+	}
+	return set.match(&p.conn.node, p.adapter)
+}
+
+// choose returns the best open candidate for r, nil when there is none: one that isn't saturated, then one that has the
+// target loaded, then the least loaded; ties rotate.
+func (set *candidateSet) choose(r *Request, now time.Time) *place {
+	var best *candidate
+	n, at := len(set.candidates), 0
+	for i := range n {
+		j := (set.turn + i) % n
+		cand := &set.candidates[j]
+		if !cand.p.open(now) || r.excludes(cand.p) {
+			continue
+		}
+		if best == nil || cand.better(best) {
+			best, at = cand, j
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	set.turn = (at + 1) % n
+	return best.p
+}
+
+func (c *candidate) better(o *candidate) bool {
+	if c.p.saturated != o.p.saturated {
+		return !c.p.saturated
+	}
+	if c.loaded != o.loaded {
+		return c.loaded
+	}
+	return len(c.p.holders)*o.p.capacity() < len(o.p.holders)*c.p.capacity()
+}
+
+// hopeful says that r has a candidate, free or not.
+func (set *candidateSet) hopeful(r *Request) bool {
+	for i := range set.candidates {
+		if !r.excludes(set.candidates[i].p) {
+			return true
+		}
+	}
+	return false
+}
+
+// insert puts w where its arrival belongs and returns its position from 1. Newcomers belong at the end; who comes back
+// belongs near the front, so the search begins at the end that is nearer.
+func (set *candidateSet) insert(w *waiter) int {
+	rank := set.queued + 1
+	after := set.tail
+	if after != nil && after.req.ticket.number > w.req.ticket.number {
+		rank, after = 1, nil
+		for o := set.head; o.req.ticket.number < w.req.ticket.number; o = o.next {
+			after = o
+			rank++
+		}
+	}
+	w.prev = after
+	if after == nil {
+		w.next, set.head = set.head, w
+	} else {
+		w.next, after.next = after.next, w
+	}
+	if w.next == nil {
+		set.tail = w
+	} else {
+		w.next.prev = w
+	}
+	set.queued++
+	return rank
+}
+
+func (set *candidateSet) remove(w *waiter) {
+	if w.prev == nil {
+		set.head = w.next
+	} else {
+		w.prev.next = w.next
+	}
+	if w.next == nil {
+		set.tail = w.prev
+	} else {
+		w.next.prev = w.prev
+	}
+	w.prev, w.next = nil, nil
+	set.queued--
+}
+
+// dropUnusedLocked forgets a set that was never granted anything once nobody waits in it: names that match nothing must
+// not pile up.
+func (s *Scheduler) dropUnusedLocked(set *candidateSet) {
+	if !set.granted && set.queued == 0 {
+		s.dropSetLocked(set)
+	}
+}
+
+// sweepLocked forgets the sets that nobody waits in or holds a place of, and of whose endings nothing is left to know.
+func (s *Scheduler) sweepLocked(now time.Time) {
+	held := make(map[*candidateSet]bool)
+	for _, c := range s.conns {
+		for _, p := range c.places {
+			for _, g := range p.holders {
+				held[g.set] = true
+			}
+		}
+	}
+	for _, set := range s.sets {
+		if set.queued == 0 && !held[set] && now.Sub(set.lastUsed) > endingsWindow && set.endings.count(now) == 0 {
+			s.dropSetLocked(set)
+		}
+	}
+	s.sweepAt = max(minSweep, 2*len(s.sets))
+}
+
+func (s *Scheduler) dropSetLocked(set *candidateSet) {
+	delete(s.sets, set.name)
+	for i := range set.candidates {
+		delete(set.candidates[i].p.sets, set)
+	}
+	set.candidates = nil
+}
