@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
 )
@@ -47,8 +49,8 @@ type Sink interface {
 	Placed(nodeID string, queued time.Duration)
 	// Head writes the status and the headers, at most once and first. The sink may keep h.
 	Head(status int, h http.Header) error
-	// Body writes a piece. Flush says that nothing more is at hand: what was written must reach the caller now. The
-	// sink doesn't keep p.
+	// Body writes a piece. Flush says that nothing more is at hand: what was written must reach the caller now. An
+	// empty p with flush only flushes. The sink doesn't keep p.
 	Body(p []byte, flush bool) error
 	// End finishes a response that is whole. After a failure it isn't called.
 	End() error
@@ -88,5 +90,59 @@ func (o *Outcome) OK() bool { return o.Failure == nil }
 // one outcome. When ctx ends, the run is cancelled and the call returns within a second, whatever the node does; the
 // cause of ctx may be an execution.CancelCause, any other means that the caller is gone.
 func (s *Service) SubmitProviderTunnel(ctx context.Context, t *Tunnel, sink Sink) *Outcome {
-	panic("service: not built yet")
+	r := s.newRun(ctx, t, sink)
+	if f := s.runs.enter(t.RunID, r); f != nil {
+		r.decide(f)
+		return s.ended(r)
+	}
+	defer s.runs.leave(t.RunID)
+	r.drive()
+	return s.ended(r)
+}
+
+// ended tells everybody who is to know.
+func (s *Service) ended(r *Run) *Outcome {
+	o := r.finish()
+	s.log(r.tunnel, o)
+	for _, observer := range s.cfg.Observers {
+		observer.Ended(r.tunnel, o)
+	}
+	return o
+}
+
+// log writes the run's one line.
+func (s *Service) log(t *Tunnel, o *Outcome) {
+	line := s.cfg.Log.Info()
+	code := execution.CodeOK
+	if o.Failure != nil {
+		code = o.Failure.Code
+		line = line.Stringer("origin", o.Failure.Origin).Str("error", o.Failure.Text)
+	}
+	line = line.Str("run_id", o.RunID).Str("principal", t.Principal).Str("model", t.Model).Str("target", t.Target).
+		Str("node_id", o.NodeID).Str("adapter", o.Adapter).Uint64("connection_generation", o.Generation).
+		Int("attempts", o.Attempts).Stringer("code", code).Int("status", o.Status).
+		Int64("queue_ms", o.Queued.Milliseconds()).Int64("first_byte_ms", o.FirstByte.Milliseconds()).
+		Int64("duration_ms", o.Duration.Milliseconds()).Int64("bytes_in", o.BytesIn).Int64("bytes_out", o.BytesOut)
+	if t.SessionID != "" {
+		line = line.Str("session_id", t.SessionID)
+	}
+	line = count(line, "input_tokens", o.Usage.Input)
+	line = count(line, "output_tokens", o.Usage.Output)
+	line.Msg("run ended")
+}
+
+// count adds a token count that is known.
+func count(line *zerolog.Event, name string, n *int64) *zerolog.Event {
+	if n == nil {
+		return line
+	}
+	return line.Int64(name, *n)
+}
+
+// deadline is the limit of the whole run, 0 = none.
+func (t *Tunnel) deadline() time.Duration {
+	if t.Deadline > 0 {
+		return t.Deadline
+	}
+	return t.Route.Deadline
 }

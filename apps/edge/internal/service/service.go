@@ -9,6 +9,7 @@ package service
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -16,6 +17,7 @@ import (
 	"iop/apps/edge/internal/admission"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/transport"
 )
 
 // Config is what a Service is built from.
@@ -57,32 +59,85 @@ const (
 )
 
 // Service drives runs. Its methods may be called concurrently.
-type Service struct{ cfg Config }
+type Service struct {
+	cfg     Config
+	runs    *table
+	late    late
+	buffers sync.Pool      // of *[]byte, transport.MaxBody long
+}
 
 // New returns a Service. It starts nothing.
-func New(cfg Config) *Service { panic("service: not built yet") }
+func New(cfg Config) *Service {
+	if cfg.DispatchLimit == 0 {
+		cfg.DispatchLimit = 10 * time.Second
+	}
+	if cfg.TerminalWait == 0 {
+		cfg.TerminalWait = 10 * time.Second
+	}
+	if cfg.Recent == 0 {
+		cfg.Recent = 10_000
+	}
+	s := &Service{cfg: cfg, runs: newTable(cfg.Recent)}
+	s.buffers.New = func() any {
+		b := make([]byte, transport.MaxBody)
+		return &b
+	}
+	return s
+}
 
-// Cancel ends the run with this id for this cause. What is live and undecided ends with the cause's code, and exactly
-// once; Cancelling promises that.
+// Cancel ends the run with this id for this cause. Cancelling promises that it ends with the cause's code and no other
+// way; a run that was decided before, or whose response is complete, has ended already.
 func (s *Service) Cancel(runID string, cause execution.CancelCause) CancelResult {
-	panic("service: not built yet")
+	r, ended := s.runs.find(runID)
+	switch {
+	case r != nil && r.cancel(cause):
+		return Cancelling
+	case r != nil || ended:
+		return AlreadyEnded
+	}
+	return NotFound
 }
 
 // RunEnded tells the service that the node reported the end of an attempt. It is O(1) and never blocks, so that the
 // reader of a control stream may call it; the scheduler is told apart.
-func (s *Service) RunEnded(runID string, attempt uint32) { panic("service: not built yet") }
+func (s *Service) RunEnded(runID string, attempt uint32) {
+	if r, _ := s.runs.find(runID); r != nil {
+		r.watch.nodeEnded(attempt, s.cfg.TerminalWait)
+	}
+}
 
 // Drain refuses new runs and those that wait (edge_draining); what has a place goes on.
-func (s *Service) Drain() { panic("service: not built yet") }
+func (s *Service) Drain() {
+	s.runs.drain()
+	s.cfg.Scheduler.Drain()
+}
 
 // CancelAll ends every live run for this cause: the grace of a drain is over.
-func (s *Service) CancelAll(cause execution.CancelCause) { panic("service: not built yet") }
+func (s *Service) CancelAll(cause execution.CancelCause) {
+	for _, r := range s.runs.all() {
+		r.cancel(cause)
+	}
+}
 
-// Wait blocks until no run is live and nothing of one is left running, or ctx ends.
-func (s *Service) Wait(ctx context.Context) error { panic("service: not built yet") }
+// Wait blocks until no run is live and nothing of one is being read any more, or ctx ends. It is for after Drain, when
+// no run can begin any more.
+func (s *Service) Wait(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { // ends with the last run, which CancelAll and the links' ends bring about
+		defer close(done)
+		s.runs.busy.Wait()
+		s.late.reading.Wait()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
 
 // Live returns how many runs are live.
-func (s *Service) Live() int { panic("service: not built yet") }
+func (s *Service) Live() int { return s.runs.len() }
 
 // LateFrames returns, by kind, how many frames came after their run was decided.
-func (s *Service) LateFrames() map[string]uint64 { panic("service: not built yet") }
+func (s *Service) LateFrames() map[string]uint64 { return s.late.snapshot() }

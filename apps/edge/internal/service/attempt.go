@@ -1,0 +1,196 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"iop/apps/edge/internal/admission"
+	"iop/packages/go/execution"
+	"iop/packages/go/transport"
+)
+
+// attempt is one place's try at a run. However it ends, its place is settled exactly once, its body writer has ended,
+// and its stream is on its way to the reaper when close returns. One goroutine owns it, the run's driver.
+type attempt struct {
+	run   *Run
+	grant *admission.Grant
+	node  Node
+
+	stream *transport.Stream
+	unwake func() bool // stops the cancel of the stream with the run
+	writer *writer     // nil = the body was written inline
+	seq    *execution.Sequence
+	resp   response
+
+	opened  bool // the whole open was handed to the link, so that the node may start
+	over    bool // the node has said its last word: rejected or a terminal
+	settled bool // the place was given back
+}
+
+// try spends a grant. Afterwards the run is decided, or goes on to ask for another place.
+func (r *Run) try(g *admission.Grant) {
+	a := &attempt{run: r, grant: g, seq: execution.NewSequence(execution.KindTunnel)}
+	r.placed(g)
+	defer a.close()
+	defer r.recovered() // before close: what a panic leaves behind is cleared away like any failure's
+	if a.open() && a.send() {
+		a.receive()
+		a.aborted()
+	}
+}
+
+// placed records where the run went.
+func (r *Run) placed(g *admission.Grant) {
+	r.out.NodeID, r.out.Adapter, r.out.Generation = g.Node, g.Adapter, g.Generation
+	r.out.Queued = g.Queued
+	r.watch.begin(r.attempt, r.service.cfg.DispatchLimit)
+}
+
+// open checks that the place still stands and opens a stream to it. Nothing of the run is written yet, so what fails
+// here costs nothing but a return to the queue.
+func (a *attempt) open() bool {
+	r := a.run
+	ok, f := r.fence(a.grant)
+	if f != nil {
+		r.decide(f)
+		return false
+	}
+	if a.node = r.service.cfg.Nodes.Lookup(a.grant.Node, a.grant.Generation); a.node == nil || !ok {
+		return a.unsent()
+	}
+	stream, err := a.node.Open(r.ctx)
+	if err != nil {
+		return a.unsent()
+	}
+	a.stream = stream
+	a.unwake = context.AfterFunc(r.ctx, stream.Cancel)
+	if r.decided() {
+		return false
+	}
+	if !a.grant.Sent() {
+		a.settled = true // lost in the meantime, and taken back by the scheduler
+		return a.unsent()
+	}
+	r.watch.enter(phaseSent)
+	r.sink.Placed(a.grant.Node, a.grant.Queued)
+	return true
+}
+
+// unsent goes back to the queue, a few times at most: nothing was written.
+func (a *attempt) unsent() bool {
+	r := a.run
+	if r.decided() {
+		return false
+	}
+	if r.budget.unsent++; r.budget.unsent > maxUnsent {
+		f := execution.Failf(execution.CodeNoNode, execution.OriginEdge,
+			"the node's connection or the configuration changed %d times before the request could be sent; try again", r.budget.unsent)
+		f.RetryAfter = retryAfter
+		r.decide(f)
+	}
+	return false
+}
+
+// receive takes what the node says until it has said its last word, the stream ends, or the run is decided.
+func (a *attempt) receive() {
+	for !a.over && !a.run.decided() {
+		frame, err := a.stream.ReadTunnel()
+		if err != nil {
+			a.readFailed(err)
+			return
+		}
+		a.take(frame)
+	}
+}
+
+// readFailed decides what the end of a stream without a terminal means. It never means success.
+func (a *attempt) readFailed(err error) {
+	r := a.run
+	var fault *transport.FrameError
+	switch {
+	case r.decided(): // that is why the read ended
+	case errors.Is(err, transport.ErrLinkDown):
+		r.decide(nodeLost())
+	case errors.As(err, &fault):
+		r.decide(protocolFailure(fault.Error()))
+	case r.watch.at() < phaseAccepted:
+		r.decide(protocolFailure("the node closed the stream without an answer"))
+	default:
+		r.decide(execution.Failf(execution.CodeUpstreamTruncated, execution.OriginNode,
+			"the node closed the stream without saying how the execution ended"))
+	}
+}
+
+// close ends the attempt: the place, the writer, the stream, and what the node is told.
+func (a *attempt) close() {
+	phase := a.run.watch.at()
+	a.run.watch.enter(phaseWaiting)
+	if a.stream == nil {
+		a.settle(a.grant.Release)
+		a.report(phase)
+		return
+	}
+	a.unwake()
+	if a.writer != nil {
+		a.writer.stop(a.stream)
+	}
+	a.report(phase)
+	switch {
+	case phase < phaseSent:
+		a.settle(a.grant.Release)
+		a.stream.Close()
+	case !a.opened:
+		a.settle(a.grant.Rejected)
+		a.stop(nil)
+	case a.over:
+		a.settle(a.grant.Decided)
+		a.run.service.late.glance(a.stream)
+		a.stream.Close()
+	default:
+		a.settle(a.grant.Decided)
+		a.stop(a.grant)
+	}
+}
+
+// settle gives the place back in the way that its state asks for; the first call counts.
+func (a *attempt) settle(how func() bool) {
+	if !a.settled {
+		a.settled = true
+		how()
+	}
+}
+
+// stop cancels the execution at the node: a CancelRequest on the control stream and the end of the work stream, and
+// waits for neither. What still comes is read aside, since a late rejected frees the place of g.
+func (a *attempt) stop(g *admission.Grant) {
+	_, cause := verdict(a.run.cause())
+	a.node.SendCancel(a.run.tunnel.RunID, cause)
+	a.run.service.late.follow(a.stream, g)
+}
+
+// report tells the registry whether the node answers what is sent to it: a heartbeat alone proves nothing (TU-26).
+func (a *attempt) report(phase phase) {
+	if a.node == nil || phase >= phaseAccepted || a.over {
+		return // accepted and rejected were reported when they came
+	}
+	f, _ := verdict(a.run.cause())
+	if a.run.decided() && f != nil && (f.Code == execution.CodeDispatchTimeout || f.Code == execution.CodeProtocol) {
+		a.node.DispatchTimeout()
+	}
+}
+
+// retry records an attempt that gave its place back and sends the run to the queue again, at its old position.
+func (r *Run) retry(g *admission.Grant, f *execution.Failure) {
+	r.out.Tried = append(r.out.Tried, Try{NodeID: g.Node, Adapter: g.Adapter, Code: f.Code})
+	r.service.cfg.Log.Debug().Str("run_id", r.tunnel.RunID).Str("node_id", g.Node).Str("adapter", g.Adapter).
+		Uint32("attempt", r.attempt).Stringer("code", f.Code).Msg("attempt gave its place back")
+}
+
+// remaining is what is left of the run's deadline in milliseconds, 0 when it has none.
+func (r *Run) remaining() int64 {
+	if r.deadline.IsZero() {
+		return 0
+	}
+	return max(1, time.Until(r.deadline).Milliseconds())
+}

@@ -1,0 +1,76 @@
+package service
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"iop/apps/edge/internal/admission"
+	"iop/packages/go/execution"
+	"iop/packages/go/transport"
+	pb "iop/proto/iop"
+)
+
+// late reads what nodes still say of attempts that are over, aside from the drivers, and counts it by kind.
+type late struct {
+	counts  [execution.StepError + 1]atomic.Uint64
+	reading sync.WaitGroup
+}
+
+// follow closes a stream whose run was cancelled and reads on until the node closed it too, or the reaper has reset
+// it. A cancel may overtake its open; the node then refuses the open, and nothing but that refusal frees the place.
+func (l *late) follow(s *transport.Stream, g *admission.Grant) {
+	s.Close()
+	s.Linger()
+	l.reading.Go(func() {
+		for {
+			f, err := s.ReadTunnel()
+			if err != nil {
+				return
+			}
+			l.count(f)
+			if _, ok := f.Msg.GetFrame().(*pb.ProviderTunnelFrame_Rejected); ok {
+				g.Rejected()
+			}
+		}
+	})
+}
+
+// glance counts what is already there behind a terminal. It never waits.
+func (l *late) glance(s *transport.Stream) {
+	for s.Buffered() {
+		f, err := s.ReadTunnel()
+		if err != nil {
+			return
+		}
+		l.count(f)
+	}
+}
+
+func (l *late) count(f transport.Frame) { l.counts[stepOf(f)].Add(1) }
+
+// lateNames are the kinds as metrics show them.
+var lateNames = [...]string{
+	0:                       "unknown",
+	execution.StepAccepted:  "accepted",
+	execution.StepRejected:  "rejected",
+	execution.StepHead:      "head",
+	execution.StepBody:      "body",
+	execution.StepUsage:     "usage",
+	execution.StepMetadata:  "metadata",
+	execution.StepEnd:       "end",
+	execution.StepStart:     "start",
+	execution.StepDelta:     "delta",
+	execution.StepComplete:  "complete",
+	execution.StepCancelled: "cancelled",
+	execution.StepError:     "error",
+}
+
+func (l *late) snapshot() map[string]uint64 {
+	m := make(map[string]uint64)
+	for step := range l.counts {
+		if n := l.counts[step].Load(); n > 0 {
+			m[lateNames[step]] = n
+		}
+	}
+	return m
+}

@@ -1,0 +1,158 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"iop/apps/edge/internal/admission"
+	"iop/packages/go/config"
+	"iop/packages/go/execution"
+)
+
+// Run is one run from its submission to its outcome.
+//
+// The outcome is decided once, by whoever comes first: the goroutine that drives the run, its timers, the caller's
+// context, or Cancel. The compare-and-swap is the end of the run's context: its first cause is the outcome (errDone is
+// success), every later one is ignored, and waking the driver is the same step.
+type Run struct {
+	// Set once.
+	service *Service
+	tunnel  *Tunnel
+	sink    Sink
+	started time.Time
+	ctx     context.Context
+	end     context.CancelCauseFunc
+	watch   watch
+
+	// Owned by the driver.
+	out      Outcome
+	route    *config.Route
+	version  uint64 // of the state that route is of
+	request  admission.Request
+	budget   budget
+	deadline time.Time // zero = none
+	attempt  uint32
+}
+
+// budget counts what gave an attempt back without deciding the run; each has a limit, so that no run goes round for
+// ever.
+type budget struct {
+	unsent   int                // the place was gone before anything was written
+	busy     int                // the node said adapter_busy
+	stale    int                // the node said stale_projection
+	draining int                // the node said node_draining
+	connect  *execution.Failure // the last provider that couldn't be reached; its place isn't tried again
+}
+
+// The limits of budget.
+const (
+	maxUnsent   = 3 // the fourth is final
+	maxBusy     = 3 // the third is final
+	maxStale    = 1 // the second is final
+	maxDraining = 3 // the third is final
+)
+
+// errDone is the outcome of a run that succeeded.
+var errDone = errors.New("run is complete")
+
+// newRun returns a run whose context is live; finish ends it.
+func (s *Service) newRun(ctx context.Context, t *Tunnel, sink Sink) *Run {
+	r := &Run{service: s, tunnel: t, sink: sink, started: time.Now(), route: t.Route}
+	if limit := t.deadline(); limit > 0 {
+		r.deadline = r.started.Add(limit)
+	}
+	r.ctx, r.end = context.WithCancelCause(ctx)
+	r.watch.expired = r.end
+	r.version = s.cfg.State().Version
+	r.request = r.admissionRequest()
+	r.out.RunID = t.RunID
+	if t.Body != nil {
+		r.out.BytesIn = t.Body.Size()
+	}
+	return r
+}
+
+// decide settles the run's outcome, unless somebody was faster.
+func (r *Run) decide(f *execution.Failure) { r.end(f) }
+
+// complete settles the run's outcome as success. False: somebody was faster, and the run is over for another reason.
+func (r *Run) complete() bool {
+	r.end(errDone)
+	return r.cause() == errDone
+}
+
+// cancel settles the run's outcome as cancelled. False: it was decided before.
+func (r *Run) cancel(cause execution.CancelCause) bool {
+	if r.ctx.Err() != nil {
+		return false
+	}
+	r.end(cause)
+	return r.cause() == error(cause)
+}
+
+func (r *Run) decided() bool { return r.ctx.Err() != nil }
+
+func (r *Run) cause() error { return context.Cause(r.ctx) }
+
+// drive brings the run to its outcome: place after place until one of them decides.
+func (r *Run) drive() {
+	defer r.recovered()
+	stop := r.armDeadline()
+	defer stop()
+	for !r.decided() {
+		r.attempt++
+		r.request.Attempt = r.attempt
+		grant, err := r.service.cfg.Scheduler.Acquire(r.ctx, &r.request)
+		if err != nil {
+			r.refused(err)
+			return
+		}
+		r.try(grant)
+	}
+}
+
+// armDeadline bounds the run by its deadline, if it has one.
+func (r *Run) armDeadline() (stop func()) {
+	if r.deadline.IsZero() {
+		return func() {}
+	}
+	timer := time.AfterFunc(time.Until(r.deadline), func() { r.end(execution.CauseDeadline) })
+	return func() { timer.Stop() }
+}
+
+// refused decides a run that got no place. When the candidates ran out because providers couldn't be reached, that is
+// what the caller is told.
+func (r *Run) refused(err error) {
+	f := execution.AsFailure(err, execution.OriginEdge)
+	if f.Code == execution.CodeNoNode && r.budget.connect != nil {
+		f = r.budget.connect
+	}
+	r.decide(f) // ctx's cause was faster when that is why Acquire returned
+}
+
+// recovered is deferred by what drives a run: a panic is that run's failure and nobody else's.
+func (r *Run) recovered() {
+	if p := recover(); p != nil {
+		r.panicked(p)
+	}
+}
+
+func (r *Run) panicked(p any) {
+	r.service.cfg.Log.Error().Str("run_id", r.tunnel.RunID).Str("panic", fmt.Sprint(p)).
+		Bytes("stack", debug.Stack()).Msg("run panicked")
+	r.decide(execution.Failf(execution.CodeInternal, execution.OriginEdge, "the edge failed inside this run; its log has more"))
+}
+
+// finish fills in what the outcome lacks once the run is decided. A failure that is there already is that of the last
+// write of a response that was complete.
+func (r *Run) finish() *Outcome {
+	if r.out.Failure == nil {
+		r.out.Failure, _ = verdict(r.cause())
+	}
+	r.out.Attempts = int(r.attempt)
+	r.out.Duration = time.Since(r.started)
+	return &r.out
+}
