@@ -55,7 +55,9 @@ type unique struct {
 	seen map[string]string
 }
 
-func newUnique(d *decoder, what string) *unique { return &unique{d: d, what: what, seen: map[string]string{}} }
+func newUnique(d *decoder, what string) *unique {
+	return &unique{d: d, what: what, seen: map[string]string{}}
+}
 
 // add remembers a value; show is what an error may say of it.
 func (u *unique) add(path, value, show string) {
@@ -74,16 +76,15 @@ func quoteOr(show string) string {
 	return quote(show)
 }
 
-// dangling refuses a reference to what isn't there.
-func (d *decoder) dangling(path, what, name string, known []string) {
-	switch near := nearest(name, known); {
-	case near != "":
-		d.add(path, "there is no %s %s; did you mean %q?", what, quote(name), near)
-	case len(known) == 0:
-		d.add(path, "there is no %s %s; none is configured", what, quote(name))
-	default:
-		d.add(path, "there is no %s %s", what, quote(name))
+// dangling refuses a reference to what isn't there; missing says so, up to the name.
+func (d *decoder) dangling(path, missing, name string, known []string) {
+	hint := ""
+	if near := nearest(name, known); near != "" {
+		hint = fmt.Sprintf("; did you mean %q?", near)
+	} else if len(known) == 0 {
+		hint = "; none is configured"
 	}
+	d.add(path, "%s %s%s", missing, quote(name), hint)
 }
 
 // unknownWord refuses a word that isn't one of a closed list.

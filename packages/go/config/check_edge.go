@@ -82,6 +82,7 @@ func (d *decoder) checkTLSFiles(p string, f *TLSFiles) {
 	}
 	if info, err := os.Stat(f.Key); err == nil && info.Mode().Perm()&0o007 != 0 {
 		d.add(p+".key", "%s is open to every user of this machine (mode %04o); chmod 600 it", f.Key, info.Mode().Perm())
+		return
 	}
 	if _, err := tls.LoadX509KeyPair(f.Cert, f.Key); err != nil {
 		d.add(p, "certificate and key can't be used: %v", err)
@@ -118,7 +119,7 @@ func (d *decoder) checkPrincipals(e *Edge) {
 		}
 		for j, model := range c.Routes {
 			if !slices.Contains(models, model) {
-				d.dangling(index(p+".routes", j), "route", model, models)
+				d.dangling(index(p+".routes", j), "there is no route", model, models)
 			}
 		}
 	}

@@ -44,7 +44,7 @@ func (d *decoder) checkPool(p string, r *Route, nodes []NodeRecord) {
 		at := slices.Index(ids, id)
 		switch {
 		case at < 0:
-			d.dangling(np, "node", id, ids)
+			d.dangling(np, "there is no node", id, ids)
 		case r.Adapter != "" && !slices.Contains(adapterNames(nodes[at:at+1]), r.Adapter):
 			d.add(np, "node %s has no adapter %s; it has: %s", quote(id), quote(r.Adapter),
 				strings.Join(adapterNames(nodes[at:at+1]), ", "))
@@ -60,7 +60,7 @@ func (d *decoder) checkPool(p string, r *Route, nodes []NodeRecord) {
 		}
 	}
 	if names := adapterNames(pool); r.Adapter != "" && len(r.Nodes) == 0 && !slices.Contains(names, r.Adapter) {
-		d.dangling(p+".adapter", "adapter of such a node", r.Adapter, names)
+		d.dangling(p+".adapter", "no node that may serve this route has an adapter", r.Adapter, names)
 	}
 }
 

@@ -76,6 +76,9 @@ func (d *decoder) parse(data []byte) (content *yaml.Node) {
 
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
 
+// The parser of yaml.v3, unlike its scanner, counts lines from 0; these are its texts.
+var countsFromZero = regexp.MustCompile(`^did not find expected (',' or|key|'-' indicator|node content|<)`)
+
 // syntax turns the parser's error into a problem. Of its texts only the one about anchors quotes the file.
 func (d *decoder) syntax(err error) {
 	m := yamlLine.FindStringSubmatch(err.Error())
@@ -85,6 +88,9 @@ func (d *decoder) syntax(err error) {
 	}
 	line, _ := strconv.Atoi(m[1])
 	text := m[2]
+	if countsFromZero.MatchString(text) {
+		line++
+	}
 	if strings.Contains(text, "anchor") {
 		text = "an alias (*name) without its anchor; aliases aren't supported, write the value out"
 	}
@@ -187,19 +193,19 @@ func (d *decoder) unknown(k *yaml.Node, path string, fields []field, section ref
 
 // belongs says where in the schema a key has its place, "" if nowhere.
 func (d *decoder) belongs(key string, section reflect.Type) string {
-	place := ""
+	best := ""
 	walkSchema(d.root, "", func(path string, f *field) {
-		if place != "" || f.key != key {
-			return
-		}
-		if parent := strings.TrimSuffix(strings.TrimSuffix(path, key), "."); parent != "" {
-			place = "under " + parent
-		} else {
-			place = "at the top of the file, without indentation"
+		if f.key == key && (best == "" || strings.Count(path, ".") < strings.Count(best, ".")) {
+			best = path
 		}
 	})
-	if place != "" || section != d.root {
-		return place
+	switch {
+	case best == key:
+		return "at the top of the file, without indentation"
+	case best != "":
+		return "under " + strings.TrimSuffix(best, "."+key)
+	case section != d.root:
+		return ""
 	}
 	other, name := reflect.TypeFor[Node](), "a node's file"
 	if d.root == other {

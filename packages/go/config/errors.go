@@ -51,7 +51,7 @@ func (p Problem) String() string {
 }
 
 // problems collects what is wrong. It knows on which line each path of the file stands, and keeps the first problem of
-// a path only: what follows from it would mislead.
+// a path and none of what is below it: what follows from that would mislead.
 type problems struct {
 	file  string
 	list  []Problem
@@ -70,26 +70,26 @@ func (p *problems) at(line int, path, format string, args ...any) {
 
 // add adds a problem with the value at path, on its line or on that of the section that should hold it.
 func (p *problems) add(path, format string, args ...any) {
-	if p.bad[path] {
-		return
+	for at := path; at != ""; at = parent(at) {
+		if p.bad[at] {
+			return
+		}
 	}
 	p.bad[path] = true
 	p.at(p.lineOf(path), path, format, args...)
 }
 
 func (p *problems) lineOf(path string) int {
-	for path != "" {
-		if line, ok := p.lines[path]; ok {
+	for at := path; at != ""; at = parent(at) {
+		if line, ok := p.lines[at]; ok {
 			return line
 		}
-		cut := strings.LastIndexAny(path, ".[")
-		if cut < 0 {
-			break
-		}
-		path = path[:cut]
 	}
 	return 0
 }
+
+// parent returns the path of what holds the value at path.
+func parent(path string) string { return path[:max(0, strings.LastIndexAny(path, ".["))] }
 
 // err returns the problems in the order of the file, nil if there are none.
 func (p *problems) err() error {
@@ -108,8 +108,8 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// looksSecret reports whether s is formed like a key or token: a known prefix, or a long run of letters and digits
-// mixed.
+// looksSecret reports whether s is formed like a key or token: a known mark, or a long word of letters and digits that
+// changes between them more often than names do.
 func looksSecret(s string) bool {
 	lower := strings.ToLower(s)
 	for _, mark := range []string{joinPrefix, "sk-", "bearer ", "password", "secret", "@"} {
@@ -117,19 +117,36 @@ func looksSecret(s string) bool {
 			return true
 		}
 	}
-	run, digits := 0, 0
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c >= '0' && c <= '9':
-			run, digits = run+1, digits+1
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c == '_':
-			run++
-		default:
-			run, digits = 0, 0
+	const word, changes = 20, 8
+	length, changed, last := 0, 0, rune(0)
+	for _, c := range s {
+		class := classOf(c)
+		if class == 0 {
+			length, changed, last = 0, 0, 0
+			continue
 		}
-		if run >= 20 && digits >= 3 {
+		length++
+		if class != '-' && last != '-' && last != 0 && class != last {
+			changed++
+		}
+		if last = class; length >= word && changed >= changes {
 			return true
 		}
 	}
 	return false
+}
+
+// classOf sorts the characters of base64url; 0 is any other.
+func classOf(c rune) rune {
+	switch {
+	case c >= '0' && c <= '9':
+		return '0'
+	case c >= 'a' && c <= 'z':
+		return 'a'
+	case c >= 'A' && c <= 'Z':
+		return 'A'
+	case c == '-' || c == '_':
+		return '-'
+	}
+	return 0
 }

@@ -51,7 +51,7 @@ func (d *decoder) scalar(n *yaml.Node, path string, f *field, v reflect.Value) {
 }
 
 func (d *decoder) text(n *yaml.Node, path string, f *field, v reflect.Value) {
-	if n.Tag != "!!str" {
+	if n.Tag != "!!str" && !f.is("hash") { // a hash may look like a number
 		d.add(path, "must be a text; put it in quotes")
 		return
 	}

@@ -25,6 +25,10 @@ func (d *decoder) token(path, source string) Secret {
 	var err error
 	switch kind {
 	case "file":
+		if rest == "" {
+			d.add(path, "file: must be followed by a path")
+			return Secret{}
+		}
 		name = d.resolve(rest)
 		text, err = readSecretFile(name)
 	case "env":
