@@ -1,6 +1,21 @@
 package transport
 
-// Linger lets one goroutine read on after Cancel and Close, until the peer closed its side too or the stream was
-// reset: what comes late still tells what became of the open. Call it after Close, when the goroutine that read before
-// has returned from its last read. Writes stay cancelled.
-func (s *Stream) Linger() { panic("not built yet") }
+import "time"
+
+// Linger lets one goroutine read on after Close although the stream was cancelled, until the peer has closed its side
+// too or the stream is reset: what comes late still tells what became of the open. Call it when the goroutine that read
+// before has returned from its last read, however that one ended. Writes stay cancelled, and a later Cancel does
+// nothing.
+func (s *Stream) Linger() {
+	s.Cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link.isDown() { // from then on nothing may be extended; who looks too early is woken with everybody else
+		return
+	}
+	s.lingers.Store(true)
+	_ = s.mux.SetReadDeadline(time.Time{})
+}
+
+// deaf reports whether reads are over by this side's own doing.
+func (s *Stream) deaf() bool { return s.cancelled() && !s.lingers.Load() }

@@ -2,13 +2,15 @@ package transport
 
 import (
 	"context"
-	"errors"
 	"net"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/yamux"
 	"github.com/rs/zerolog"
+	"golang.org/x/time/rate"
 
-	"iop/packages/go/execution"
 	pb "iop/proto/iop"
 )
 
@@ -16,135 +18,265 @@ import (
 type Config struct {
 	Heartbeat   time.Duration // between two heartbeats, 30 s
 	Dead        time.Duration // silence, or no write progress, that ends the link, 45 s
-	ControlOpen time.Duration // edge: until the node has opened the control stream, 5 s
+	ControlOpen time.Duration // until the node has opened the control stream, 5 s
 	StreamReset time.Duration // from a stream's Close until it is reset if the peer didn't close it, 10 s
 	Log         zerolog.Logger
 }
 
+func (c Config) withDefaults() Config {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	set(&c.Heartbeat, 30*time.Second)
+	set(&c.Dead, 45*time.Second)
+	set(&c.ControlOpen, 5*time.Second)
+	set(&c.StreamReset, 10*time.Second)
+	return c
+}
+
+// partLimit bounds an orderly end: what is pending, the Goodbye, and the peer's own close.
+const partLimit = time.Second
+
 // EdgeHandler takes what a node says. The link calls it from the one control reader: it must return at once and never
 // block.
 type EdgeHandler interface {
-	// Control takes every message but heartbeats. A Goodbye is passed on, then the link ends with ReasonLeft.
+	// Control takes every message but heartbeats, in order. A Goodbye is passed on, then the link ends with ReasonLeft.
 	Control(m *pb.NodeControl)
 }
 
 // NodeHandler takes what the edge says and asks for.
 type NodeHandler interface {
-	// Control is like EdgeHandler.Control.
+	// Control is like [EdgeHandler].Control.
 	Control(m *pb.EdgeControl)
-	// Work handles one work stream. The link calls it in a goroutine of its own; the handler closes s, and Run doesn't
-	// return before the handler did.
+	// Work handles one work stream. The link calls it in a goroutine of its own and closes s when it returns, if the
+	// handler didn't; Run doesn't return before the handler did.
 	Work(s *Stream)
 }
 
-// ErrLinkDown says that the link is over. A *LinkError is one, too.
-var ErrLinkDown = errors.New("link down")
+// Link is one multiplexed connection between an edge and a node: the control stream, which the node opens first, and
+// the work streams, which the edge opens. Make one with [NewEdgeLink] or [NewNodeLink] after the handshake and call
+// Run.
+type Link struct {
+	// Set once.
+	cfg   Config
+	since time.Time
+	conn  *conn
+	edge  EdgeHandler // one of edge and node is set
+	node  NodeHandler
+	box   *mailbox
+	ready chan struct{} // closed once the control stream is open
+	down  chan struct{} // closed once ended is set
+	opener
+	reaping chan struct{} // capacity 1: closing isn't empty
 
-// ErrCancelled says that this side cancelled or closed the stream.
-var ErrCancelled = errors.New("stream cancelled")
+	// Each looks after itself.
+	buffers buffers
+	beats   beats
+	unknown atomic.Int64 // control messages of kinds that this version doesn't know
+	events  *rate.Limiter
+	running sync.WaitGroup
 
-// Reason is why a link ended.
-type Reason uint8
-
-// The reasons.
-const (
-	ReasonLost            Reason = 1
-	ReasonDead            Reason = 2
-	ReasonLeft            Reason = 3
-	ReasonProtocol        Reason = 4
-	ReasonSendOverflow    Reason = 5
-	ReasonClosed          Reason = 6
-	ReasonSuperseded      Reason = 7
-	ReasonUnconfirmedRun  Reason = 8
-	ReasonEdgeDraining    Reason = 9
-	ReasonNodeDisabled    Reason = 10
-	ReasonIdentityExpired Reason = 11
-)
-
-// LinkError is how a link ended.
-type LinkError struct {
-	Reason  Reason
-	Text    string
-	Goodbye *pb.Goodbye // what the peer said, with ReasonLeft
-	Err     error       // the I/O error beneath, if any
+	mu sync.Mutex
+	linkState
 }
 
-// Error implements error.
-func (e *LinkError) Error() string { panic("not built yet") }
+// linkState is what a link's mutex guards.
+type linkState struct {
+	ended   *LinkError
+	leaving bool // SendGoodbye was called: the peer's close is the expected answer
+	streams map[uint32]*Stream
+	closing []*Stream // for the reaper
+}
+
+// NewEdgeLink returns the edge's side of a registered connection. It starts nothing; c is the link's once Run was
+// called.
+func NewEdgeLink(c net.Conn, cfg Config, h EdgeHandler) *Link {
+	l := newLink(c, cfg)
+	l.edge = h
+	return l
+}
+
+// NewNodeLink returns the node's side of a registered connection. It starts nothing; c is the link's once Run was
+// called.
+func NewNodeLink(c net.Conn, cfg Config, h NodeHandler) *Link {
+	l := newLink(c, cfg)
+	l.node = h
+	return l
+}
+
+func newLink(c net.Conn, cfg Config) *Link {
+	l := &Link{
+		cfg:     cfg.withDefaults(),
+		since:   time.Now(),
+		box:     newMailbox(),
+		ready:   make(chan struct{}),
+		down:    make(chan struct{}),
+		opener:  newOpener(),
+		reaping: make(chan struct{}, 1),
+	}
+	l.events = rate.NewLimiter(1, maxEvents)
+	l.streams = make(map[uint32]*Stream)
+	l.conn = newConn(c, l.connFailed)
+	return l
+}
+
+// Run runs the link until it is over and every goroutine that it started has ended, the Work handlers among them. It
+// returns the *[LinkError]. When ctx is done the link ends with ReasonClosed.
+func (l *Link) Run(ctx context.Context) error {
+	session, err := l.newSession()
+	if err != nil {
+		l.end(&LinkError{Reason: ReasonClosed, Text: err.Error(), Err: err})
+		_ = l.conn.Close()
+		return l.Err()
+	}
+	l.running.Go(l.conn.flushLoop) // ends with the connection
+	l.running.Go(l.watch)          // and the rest when the link is down and its session closed
+	l.running.Go(l.reapLoop)
+	written := make(chan struct{})
+	if l.edge != nil {
+		l.running.Go(func() { l.openLoop(session) })
+		l.running.Go(func() { l.acceptControl(session, written) })
+	} else {
+		l.running.Go(func() { l.openControl(session, written) })
+		l.running.Go(func() { l.acceptWork(session) })
+	}
+	select {
+	case <-ctx.Done():
+		l.Close(ReasonClosed)
+	case <-l.down:
+	}
+	l.teardown(session, written)
+	l.running.Wait()
+	return l.Err()
+}
+
+// teardown ends everything in the order that lets nobody spin: the gate, the blocked reads and writes, what is pending,
+// the session.
+func (l *Link) teardown(session *yamux.Session, written <-chan struct{}) {
+	l.conn.kill()
+	l.mu.Lock()
+	streams := make([]*Stream, 0, len(l.streams))
+	for _, s := range l.streams {
+		streams = append(streams, s)
+	}
+	reason := l.ended.Reason
+	l.mu.Unlock()
+	for _, s := range streams {
+		s.wakeAll()
+	}
+	if reason.orderly() {
+		l.part(written)
+	}
+	_ = session.Close()
+}
+
+// part sends what is pending and the Goodbye, says that nothing more comes, and waits for the peer to do the same:
+// closing a socket that still holds unread bytes would destroy what was sent last.
+func (l *Link) part(written <-chan struct{}) {
+	limit := time.NewTimer(partLimit)
+	defer limit.Stop()
+	wait := func(ch <-chan struct{}) bool {
+		select {
+		case <-ch:
+			return true
+		case <-l.conn.failed:
+		case <-limit.C:
+		}
+		return false
+	}
+	select {
+	case <-l.ready:
+		if !wait(written) {
+			return
+		}
+	default:
+	}
+	if wait(l.conn.allFlushed()) && l.conn.closeWrite() {
+		wait(nil)
+	}
+}
+
+// Ready is closed once the control stream is open.
+func (l *Link) Ready() <-chan struct{} { return l.ready }
+
+// Down is closed at the first moment at which the link is over.
+func (l *Link) Down() <-chan struct{} { return l.down }
+
+func (l *Link) isDown() bool {
+	select {
+	case <-l.down:
+		return true
+	default:
+		return false
+	}
+}
+
+// Err returns the *[LinkError] once Down is closed, nil before.
+func (l *Link) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended == nil {
+		return nil
+	}
+	return l.ended
+}
+
+// Close begins the link's end and doesn't wait. The first reason wins. Unless the link is lost or dead, what is
+// pending, a Goodbye among it, is still sent, for a second at most.
+func (l *Link) Close(r Reason) { l.end(&LinkError{Reason: r}) }
+
+// end notes why the link is over, once, and wakes whoever waits for it. Run does the rest.
+func (l *Link) end(e *LinkError) {
+	l.mu.Lock()
+	first := l.ended == nil
+	if first {
+		l.ended = e
+	}
+	l.mu.Unlock()
+	if first {
+		close(l.down)
+		l.conn.kill()
+	}
+}
+
+func (l *Link) connFailed(err error) {
+	e := connFault(err)
+	l.mu.Lock()
+	if l.leaving && e.Reason == ReasonLost {
+		e.Reason = ReasonClosed
+	}
+	l.mu.Unlock()
+	l.end(e)
+}
 
 // Status is a snapshot of a link for people.
 type Status struct {
-	OpenStreams int
-	Since       time.Time
-	LastRead    time.Time
-	RTT         time.Duration // of the last heartbeat that was answered, 0 = none yet
-	BytesIn     int64
-	BytesOut    int64
-	Pending     int // bytes not yet handed to the kernel
+	OpenStreams    int
+	Since          time.Time
+	LastRead       time.Time
+	RTT            time.Duration // of the last heartbeat that was answered, 0 = none yet
+	BytesIn        int64
+	BytesOut       int64
+	Pending        int   // bytes not yet with the kernel
+	UnknownControl int64 // control messages of kinds that this version doesn't know
 }
 
-// Link is one multiplexed connection between an edge and a node.
-type Link struct{}
-
-// NewEdgeLink returns the edge's side of a registered connection. It starts nothing.
-func NewEdgeLink(c net.Conn, cfg Config, h EdgeHandler) *Link { panic("not built yet") }
-
-// NewNodeLink returns the node's side of a registered connection. It starts nothing.
-func NewNodeLink(c net.Conn, cfg Config, h NodeHandler) *Link { panic("not built yet") }
-
-// Run runs the link until it is over and every goroutine that it started has ended, the Work handlers among them.
-func (l *Link) Run(ctx context.Context) error { panic("not built yet") }
-
-// Ready is closed once the control stream is open.
-func (l *Link) Ready() <-chan struct{} { panic("not built yet") }
-
-// Down is closed at the first moment at which the link is over.
-func (l *Link) Down() <-chan struct{} { panic("not built yet") }
-
-// Err returns the *LinkError once Down is closed, nil before.
-func (l *Link) Err() error { panic("not built yet") }
-
-// Close begins the link's end and doesn't wait. The first reason wins.
-func (l *Link) Close(r Reason) { panic("not built yet") }
-
-// Open opens a work stream; edge only.
-func (l *Link) Open(ctx context.Context) (*Stream, error) { panic("not built yet") }
-
-// Probe asks the peer for a sign of life.
-func (l *Link) Probe(ctx context.Context) error { panic("not built yet") }
-
 // Status returns a snapshot for people.
-func (l *Link) Status() Status { panic("not built yet") }
-
-// SendCancel asks the node to cancel an execution; edge only.
-func (l *Link) SendCancel(runID string, cause execution.CancelCause) { panic("not built yet") }
-
-// SendReadyAck confirms a Ready; edge only.
-func (l *Link) SendReadyAck(projection uint64, dispatchable bool) { panic("not built yet") }
-
-// SendRefresh sends a new projection, the latest wins; edge only.
-func (l *Link) SendRefresh(p *pb.NodeConfigPayload) { panic("not built yet") }
-
-// SendDrainNotice tells the node that the edge drains; edge only.
-func (l *Link) SendDrainNotice(n *pb.DrainNotice) { panic("not built yet") }
-
-// SendRunEndedAck confirms ends of background runs; edge only.
-func (l *Link) SendRunEndedAck(ids ...string) { panic("not built yet") }
-
-// SendReady sends the node's full state, built when it is written; node only.
-func (l *Link) SendReady(build func() *pb.Ready) { panic("not built yet") }
-
-// SendStatus sends the node's state, built when it is written; node only.
-func (l *Link) SendStatus(build func() *pb.NodeStatus) { panic("not built yet") }
-
-// SendRunEnded says that an execution is over; node only.
-func (l *Link) SendRunEnded(e *pb.RunEnd) { panic("not built yet") }
-
-// SendCancelResult answers a cancel; node only.
-func (l *Link) SendCancelResult(r *pb.CancelResult) { panic("not built yet") }
-
-// SendEvent tells the edge of an event, at most 1/s with a burst of 20; node only.
-func (l *Link) SendEvent(e *pb.EdgeNodeEvent) { panic("not built yet") }
-
-// SendGoodbye says why this side leaves; the link ends after it was flushed.
-func (l *Link) SendGoodbye(g *pb.Goodbye) { panic("not built yet") }
+func (l *Link) Status() Status {
+	l.mu.Lock()
+	open := len(l.streams)
+	l.mu.Unlock()
+	n := &l.conn.counters
+	return Status{
+		OpenStreams:    open,
+		Since:          l.since,
+		LastRead:       l.since.Add(time.Duration(n.lastRead.Load())),
+		RTT:            l.beats.lastRTT(),
+		BytesIn:        n.bytesIn.Load(),
+		BytesOut:       n.bytesOut.Load(),
+		Pending:        l.conn.waiting(),
+		UnknownControl: l.unknown.Load(),
+	}
+}
