@@ -61,7 +61,7 @@ func (s *Scheduler) enter(r *Request) (*Grant, *waiter, *execution.Failure) {
 	defer s.mu.Unlock()
 	now := time.Now()
 	if s.draining {
-		return nil, nil, s.refusalLocked(s.sets[r.Set], execution.CodeEdgeDraining, now)
+		return nil, nil, s.sets[r.Set].refusal(execution.CodeEdgeDraining, 1, now)
 	}
 	first := r.ticket.number == 0
 	if first {
@@ -74,7 +74,7 @@ func (s *Scheduler) enter(r *Request) (*Grant, *waiter, *execution.Failure) {
 		return g, nil, refusal
 	}
 	if code := set.refuses(r, first); code != execution.CodeOK {
-		f := s.refusalLocked(set, code, now)
+		f := set.refusal(code, set.queued+1, now)
 		s.dropUnusedLocked(set)
 		return nil, nil, f
 	}
@@ -220,7 +220,7 @@ func (s *Scheduler) expire(w *waiter) {
 		return
 	}
 	now := time.Now()
-	s.settleLocked(w, nil, s.refusalLocked(w.set, w.set.timeout(w.req), now), now)
+	s.settleLocked(w, nil, w.set.refusal(w.set.timeout(w.req), w.set.queued, now), now)
 }
 
 // refuseHopelessLocked refuses those who fail fast and have no candidate left, after the candidates shrank.
@@ -235,7 +235,7 @@ func (s *Scheduler) refuseHopelessLocked() {
 		for w := set.head; w != nil; {
 			next := w.next
 			if w.req.FailFast && !set.hopeful(w.req) {
-				s.settleLocked(w, nil, s.refusalLocked(set, execution.CodeNoNode, now), now)
+				s.settleLocked(w, nil, set.refusal(execution.CodeNoNode, set.queued, now), now)
 			}
 			w = next
 		}

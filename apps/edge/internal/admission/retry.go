@@ -17,7 +17,7 @@ const (
 	secondsAtLeast = 1.0 // no rate is taken over less
 )
 
-// endings counts the executions of a set that ended within the last five minutes, by slots of ten seconds.
+// endings counts the executions of a set that ended within the last five minutes (give or take a slot of ten seconds).
 type endings struct {
 	began time.Time // when the set was first asked for
 	slots [endingsSlots]uint32
@@ -58,17 +58,18 @@ func (e *endings) retryAfter(position int, now time.Time) time.Duration {
 	if ended == 0 {
 		return retryUnknown
 	}
-	seconds := max(min(now.Sub(e.began), endingsWindow).Seconds(), secondsAtLeast)
+	oldest := max(0, e.last-int64(endingsSlots)+1) // the slots reach back to its beginning
+	seconds := max((now.Sub(e.began) - time.Duration(oldest)*endingsSlot).Seconds(), secondsAtLeast)
 	wait := math.Ceil(float64(position) * seconds / float64(ended))
 	return time.Duration(min(max(wait, retryLeast.Seconds()), retryMax.Seconds())) * time.Second
 }
 
-// refusalLocked says no, and when to ask again: set may be nil. The position is the one at the end of the queue, since
-// that is where the caller will stand when it asks again.
-func (s *Scheduler) refusalLocked(set *candidateSet, code execution.Code, now time.Time) *execution.Failure {
+// refusal says no, and when to ask again: position is where the caller would then stand, at the end of the queue. The
+// set may be nil, which is one of which nothing is known.
+func (set *candidateSet) refusal(code execution.Code, position int, now time.Time) *execution.Failure {
 	f := &execution.Failure{Code: code, Origin: execution.OriginEdge, RetryAfter: retryUnknown, NothingSent: true}
 	if set != nil {
-		f.RetryAfter = set.endings.retryAfter(set.queued+1, now)
+		f.RetryAfter = set.endings.retryAfter(position, now)
 	}
 	switch code {
 	case execution.CodeQueueFull:

@@ -150,7 +150,7 @@ func (s *Scheduler) Drain() {
 	now := time.Now()
 	for len(s.waiting) > 0 {
 		w := s.waiting[0].head
-		s.settleLocked(w, nil, s.refusalLocked(w.set, execution.CodeEdgeDraining, now), now)
+		s.settleLocked(w, nil, w.set.refusal(execution.CodeEdgeDraining, w.set.queued, now), now)
 	}
 }
 
