@@ -29,8 +29,10 @@ type Stream struct {
 	closed  atomic.Bool
 	lingers atomic.Bool // reads go on although cancelled: see Linger
 
-	mu    sync.Mutex
-	woken bool // Cancel was called or the link is down: no deadline is ever extended again
+	mu          sync.Mutex
+	woken       bool // Cancel was called or the link is down: no deadline is ever extended again
+	interrupted bool
+	halt        chan struct{} // closed by Interrupt and Cancel; what a waiting write listens to
 }
 
 // The two directions of a stream.
@@ -45,7 +47,7 @@ const (
 func past() time.Time { return time.Unix(1, 0) }
 
 func newStream(l *Link, m *yamux.Stream) *Stream {
-	s := &Stream{link: l, mux: m, done: make(chan struct{})}
+	s := &Stream{link: l, mux: m, done: make(chan struct{}), halt: make(chan struct{})}
 	s.in = frameReader{src: (*streamSource)(s), pool: &l.buffers}
 	// A write never waits for window while it holds bytes of the gate: see send.
 	s.setDeadline(writing, past())
@@ -60,7 +62,7 @@ func (s *Stream) Link() *Link { return s.link }
 func (s *Stream) setDeadline(d direction, t time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.woken {
+	if s.woken || d == writing && s.interrupted {
 		return
 	}
 	if d == reading {
@@ -88,6 +90,7 @@ func (s *Stream) Cancel() {
 	defer s.mu.Unlock()
 	if !s.cancelled() {
 		close(s.done)
+		s.haltLocked()
 		s.wakeLocked()
 	}
 }

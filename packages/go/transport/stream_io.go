@@ -137,15 +137,19 @@ func (s *Stream) reserve(n int) {
 	s.link.buffers.put(old)
 }
 
-// Flush writes what is pending as one write. It waits for the gate and for the stream's window; Cancel ends both.
+// Flush writes what is pending as one write. It waits for the gate and for the stream's window; Cancel ends both, and
+// so does Interrupt, after which what wasn't written is pending still.
 func (s *Stream) Flush() error {
 	if s.out == nil {
 		return nil
 	}
-	out := s.out
+	rest, err := s.send(s.out.b)
+	if err == ErrInterrupted {
+		s.out.b = s.out.b[:copy(s.out.b, rest)]
+		return err
+	}
+	s.link.buffers.put(s.out)
 	s.out = nil
-	err := s.send(out.b)
-	s.link.buffers.put(out)
 	return err
 }
 
@@ -160,16 +164,16 @@ func (s *Stream) Write(m proto.Message) error {
 // send writes p by the write rule of the wire contract. The stream's write deadline stands in the past, so that the
 // multiplexer never waits for window; on ErrTimeout its n is exact. Bytes are admitted by the gate before they go to
 // the multiplexer, and nothing of the gate is held while the window is awaited: a reader that stalls would otherwise
-// stop all streams of the link (it did).
-func (s *Stream) send(p []byte) error {
+// stop all streams of the link (it did). It returns what wasn't written.
+func (s *Stream) send(p []byte) ([]byte, error) {
 	if s.closed.Load() {
-		return ErrCancelled
+		return p, ErrCancelled
 	}
-	c, k := s.link.conn, classOf(len(p))
+	c, k, halt := s.link.conn, classOf(len(p)), s.halting()
 	for len(p) > 0 {
 		n := min(len(p), piece)
-		if err := c.acquire(s.done, &s.flow, k, n); err != nil {
-			return err
+		if err := c.acquire(halt, &s.flow, k, n); err != nil {
+			return p, s.halted(err)
 		}
 		sent, err := s.mux.Write(p[:n])
 		c.back(k, n-sent)
@@ -180,10 +184,10 @@ func (s *Stream) send(p []byte) error {
 			p = p[sent:]
 		}
 		if err != nil && err != yamux.ErrTimeout {
-			return s.failure(err)
+			return p, s.failure(err)
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // awaitWindow writes one byte as soon as the window is open. No limit stands on the wait: Cancel, a reset or the

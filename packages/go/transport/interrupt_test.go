@@ -1,0 +1,82 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// A node whose write waits for a slow reader is interrupted: nothing is lost or sent twice, and the terminal follows.
+func TestInterruptKeepsWhatIsPending(t *testing.T) {
+	written, resume := make(chan int, 1), make(chan struct{})
+	interrupt := make(chan *Stream, 1)
+	p := startTCP(t, func(s *Stream) {
+		piece := bytes.Repeat([]byte("x"), MaxBody)
+		interrupt <- s
+		n := 0
+		for seq := uint64(1); ; seq++ {
+			if err := s.AppendBody(seq, piece); err != nil {
+				t.Error(err)
+			}
+			n++
+			if err := s.Flush(); err != nil {
+				if !errors.Is(err, ErrInterrupted) {
+					t.Errorf("interrupted write: %v", err)
+				}
+				if err := s.Flush(); !errors.Is(err, ErrInterrupted) {
+					t.Errorf("a write before Resume: %v", err)
+				}
+				break
+			}
+		}
+		written <- n
+		<-resume
+		s.Resume()
+		if err := s.Write(end(uint64(n)+1, n*MaxBody)); err != nil {
+			t.Errorf("terminal after Resume: %v", err)
+		}
+		lingerUntilEOF(s)
+	})
+	s := p.open(t, context.Background())
+	defer s.Close()
+	node := within(t, 5*time.Second, "work", interrupt)
+	eventually(t, 5*time.Second, "the node's write waits for window", func() bool {
+		return p.node.Status().Pending == 0 && p.node.Status().BytesOut > 1<<20
+	})
+	node.Interrupt()
+	node.Interrupt()
+	n := within(t, 5*time.Second, "the interrupted write returns", written)
+	close(resume)
+	got := 0
+	for {
+		f, err := s.ReadTunnel()
+		if err != nil {
+			t.Fatalf("after %d bytes: %v", got, err)
+		}
+		if f.Msg != nil {
+			if want := int64(n * MaxBody); f.Msg.GetEnd().GetBytes() != want || got != int(want) {
+				t.Errorf("end says %d, got %d, want %d", f.Msg.GetEnd().GetBytes(), got, want)
+			}
+			return
+		}
+		got += len(f.Body)
+	}
+}
+
+// Cancel stands over Interrupt: nothing resumes after it.
+func TestResumeAfterCancelDoesNothing(t *testing.T) {
+	done := make(chan error, 1)
+	p := startTCP(t, func(s *Stream) {
+		s.Interrupt()
+		s.Cancel()
+		s.Resume()
+		done <- s.Write(end(1, 0))
+	})
+	s := p.open(t, context.Background())
+	defer s.Close()
+	if err := within(t, 5*time.Second, "the write", done); !errors.Is(err, ErrCancelled) {
+		t.Errorf("write after cancel: %v, want ErrCancelled", err)
+	}
+}
