@@ -173,15 +173,14 @@ func (s *Scheduler) earliestLocked(p *place) *waiter {
 	return first
 }
 
-// settleLocked takes w out of its queue and tells it what it got.
+// settleLocked takes w out of its queue and tells it what it got. Unless that is a grant, the caller sees to it that an
+// unused set is dropped.
 func (s *Scheduler) settleLocked(w *waiter, g *Grant, refusal *execution.Failure, now time.Time) {
 	w.req.ticket.waited += now.Sub(w.since)
 	w.grant, w.refusal, w.settled = g, refusal, true
-	set := w.set
-	set.remove(w)
-	if set.queued == 0 {
-		s.quietLocked(set)
-		s.dropUnusedLocked(set)
+	w.set.remove(w)
+	if w.set.queued == 0 {
+		s.quietLocked(w.set)
 	}
 	close(w.done)
 }
@@ -206,6 +205,7 @@ func (s *Scheduler) leave(w *waiter) {
 	now := time.Now()
 	if !w.settled {
 		s.settleLocked(w, nil, nil, now)
+		s.dropUnusedLocked(w.set)
 	}
 	if w.grant != nil && w.grant.state == heldUnsent {
 		s.freeLocked(w.grant, now)
@@ -221,23 +221,29 @@ func (s *Scheduler) expire(w *waiter) {
 	}
 	now := time.Now()
 	s.settleLocked(w, nil, w.set.refusal(w.set.timeout(w.req), w.set.queued, now), now)
+	s.dropUnusedLocked(w.set)
 }
 
-// refuseHopelessLocked refuses those who fail fast and have no candidate left, after the candidates shrank.
+// refuseHopelessLocked refuses those who fail fast and have no candidate left, in every set whose candidates shrank.
 func (s *Scheduler) refuseHopelessLocked() {
 	now := time.Now()
 	for i := len(s.waiting) - 1; i >= 0; i-- {
 		set := s.waiting[i]
-		if !set.shrunk {
-			continue
+		s.refuseHopelessOfLocked(set, now)
+		s.dropUnusedLocked(set)
+	}
+}
+
+func (s *Scheduler) refuseHopelessOfLocked(set *candidateSet, now time.Time) {
+	if !set.shrunk {
+		return
+	}
+	set.shrunk = false
+	for w := set.head; w != nil; {
+		next := w.next
+		if w.req.FailFast && !set.hopeful(w.req) {
+			s.settleLocked(w, nil, set.refusal(execution.CodeNoNode, set.queued, now), now)
 		}
-		set.shrunk = false
-		for w := set.head; w != nil; {
-			next := w.next
-			if w.req.FailFast && !set.hopeful(w.req) {
-				s.settleLocked(w, nil, set.refusal(execution.CodeNoNode, set.queued, now), now)
-			}
-			w = next
-		}
+		w = next
 	}
 }

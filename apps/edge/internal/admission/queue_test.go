@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -349,7 +350,7 @@ func TestSaturation(t *testing.T) {
 		s.Publish(oneNode("n", 4))
 		busy := mustGrant(t, s, request("running"))
 		busy.Sent()
-		opens := 0
+		var count atomic.Int64
 		for i := range 20 {
 			r := request(name("r", i))
 			go func() {
@@ -358,7 +359,7 @@ func TestSaturation(t *testing.T) {
 					if err != nil {
 						return
 					}
-					opens++
+					count.Add(1)
 					g.Sent()
 					s.Saturated(g.Place, g.Generation)
 					g.Rejected()
@@ -367,24 +368,25 @@ func TestSaturation(t *testing.T) {
 			}()
 		}
 		time.Sleep(10*time.Second + 1)
+		synctest.Wait()
+		opens := count.Load()
 		if opens < 10 || opens > 11 {
 			t.Errorf("%d opens in 10 s, want one a second", opens)
 		}
 		s.Publish(oneNode("n", 4)) // says nothing new
 		synctest.Wait()
-		if opens > 11 || !s.Snapshot().Places[0].Saturated {
+		if count.Load() != opens || !s.Snapshot().Places[0].Saturated {
 			t.Error("the same snapshot again took the mark off")
 		}
-		before := opens
 		end(t, s, busy)
 		synctest.Wait()
-		if n := opens - before; n < 1 || n > 4 { // as many as seem free, then the mark is back
+		if n := count.Load() - opens; n < 1 || n > 4 { // as many as seem free, then the mark is back
 			t.Errorf("%d opens after RunEnded, want one to four", n)
 		}
-		before = opens
+		opens = count.Load()
 		s.Publish(oneNode("n", 5))
 		synctest.Wait()
-		if opens == before {
+		if count.Load() == opens {
 			t.Error("news of the adapter didn't take the mark off")
 		}
 		s.Drain()
@@ -420,6 +422,54 @@ func TestSaturatedIsLastChoice(t *testing.T) {
 		if got := s.Snapshot().Ignored.Stale; got != 3 {
 			t.Errorf("%d stale marks counted, want 3", got)
 		}
+	})
+}
+
+// The first request of a changed configuration brings its whole set up to date, and overtakes nobody.
+func TestSetRevision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		s.Publish(oneNode("n1", 1))
+		s.Publish(oneNode("n2", 1))
+		ask := func(run string, revision uint64, node string) *Request {
+			r := request(run)
+			r.SetRevision, r.Match = revision, onNode(node)
+			return r
+		}
+		h := mustGrant(t, s, ask("holder", 1, "n1"))
+		fast := ask("fast", 1, "n1")
+		fast.FailFast = true
+		w, f := begin(s, ask("w", 1, "n1")), begin(s, fast)
+		newer := begin(s, ask("newer", 2, "n2"))
+		if g := w.granted(t); g.Node != "n2" {
+			t.Errorf("granted %v, want what the new configuration says", g.Place)
+		}
+		older := begin(s, ask("older", 1, "n1"))
+		h.Release() // n1 is no candidate any more
+		newer.waits(t)
+		older.waits(t)
+		nobody := begin(s, ask("nobody", 3, "none"))
+		f.refused(t, execution.CodeNoNode)
+		s.Drain()
+		for _, p := range []*pending{newer, older, nobody} {
+			p.refused(t, execution.CodeEdgeDraining)
+		}
+	})
+}
+
+// A set that loses its last waiter while it is brought up to date is still the one that the newcomer waits in.
+func TestSetRevisionOfAnUnusedSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		s.Publish(oneNode("n1", 1))
+		mustGrant(t, s, &Request{RunID: "holder", Set: "holder", Match: everywhere})
+		fast, newer := request("fast"), request("newer")
+		fast.FailFast = true
+		newer.SetRevision, newer.Match = 1, onNode("n2")
+		f, w := begin(s, fast), begin(s, newer)
+		f.refused(t, execution.CodeNoNode)
+		s.Publish(oneNode("n2", 1))
+		w.granted(t)
 	})
 }
 

@@ -75,7 +75,8 @@ func TestRefusalsSayWhen(t *testing.T) {
 			after = append(after, w.refused(t, execution.CodeQueueTimeout).RetryAfter)
 		}
 		slices.Sort(after) // they go one after the other, in any order, and each would come back as the last
-		if want := []time.Duration{3 * time.Second, 6 * time.Second, 9 * time.Second, 12 * time.Second}; !slices.Equal(after, want) {
+		want := []time.Duration{3 * time.Second, 6 * time.Second, 9 * time.Second, 12 * time.Second}
+		if !slices.Equal(after, want) {
 			t.Errorf("retry after %v, want %v", after, want)
 		}
 		busy.Release()

@@ -151,6 +151,7 @@ func (s *Scheduler) Drain() {
 	for len(s.waiting) > 0 {
 		w := s.waiting[0].head
 		s.settleLocked(w, nil, w.set.refusal(execution.CodeEdgeDraining, w.set.queued, now), now)
+		s.dropUnusedLocked(w.set)
 	}
 }
 
@@ -184,8 +185,8 @@ func (s *Scheduler) admitLocked(key connKey) *conn {
 	return c
 }
 
-// retireLocked ends the candidacy of the node's current connection. Its holders stay until they are freed or fenced. The
-// caller refuses the hopeless once it is known whether a successor brings candidates.
+// retireLocked ends the candidacy of the node's current connection. Its holders stay until they are freed or fenced.
+// The caller refuses the hopeless once it is known whether a successor brings candidates.
 func (s *Scheduler) retireLocked(e *nodeEntry) {
 	c := e.current
 	e.current = nil

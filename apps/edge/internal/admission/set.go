@@ -8,9 +8,10 @@ const minSweep = 128
 // candidateSet is all requests with one Request.Set: where they may execute and who of them waits. Everything here is
 // guarded by Scheduler.mu.
 type candidateSet struct {
-	name   string
-	match  func(*Node, *Adapter) bool
-	target string
+	name     string
+	revision uint64 // of match and target
+	match    func(*Node, *Adapter) bool
+	target   string
 
 	candidates []candidate
 	turn       int  // where the next search begins, so that ties rotate
@@ -29,20 +30,29 @@ type candidate struct {
 	loaded bool // has the target in memory
 }
 
-// setLocked returns r's candidate set, a new one when it is the first of its name.
+// setLocked returns r's candidate set: a new one when it is the first of its name, brought up to date when r comes from
+// a later configuration.
 func (s *Scheduler) setLocked(r *Request, now time.Time) *candidateSet {
 	set := s.sets[r.Set]
-	if set == nil {
+	fresh := set == nil
+	if fresh {
 		if len(s.sets) >= s.sweepAt {
 			s.sweepLocked(now)
 		}
-		set = &candidateSet{name: r.Set, match: r.Match, target: r.Target, endings: endings{began: now}}
+		set = &candidateSet{name: r.Set, endings: endings{began: now}}
 		s.sets[r.Set] = set
+	}
+	if fresh || r.SetRevision > set.revision {
+		set.revision, set.match, set.target = r.SetRevision, r.Match, r.Target
+		var places []*place
 		for _, e := range s.nodes {
 			if e.current != nil {
 				set.relink(e.current)
+				places = append(places, e.current.places...)
 			}
 		}
+		s.refuseHopelessOfLocked(set, now)
+		s.offerLocked(places, now)
 	}
 	set.lastUsed = now
 	return set

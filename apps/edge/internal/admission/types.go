@@ -76,8 +76,11 @@ type Request struct {
 	Attempt   uint32
 	Principal string
 
-	// Set names the candidate set. Requests with the same Set have equal Target and a Match that answers alike.
-	Set string
+	// Set names the candidate set. Requests with the same Set and SetRevision have equal Target and a Match that answers
+	// alike. The Match of a higher SetRevision (of a changed configuration) replaces it for the whole set, also for
+	// those who wait.
+	Set         string
+	SetRevision uint64
 	// Match says whether an available adapter of a dispatchable node is a candidate; nil = every one that offers
 	// Target. It is called under the scheduler's lock, also after Acquire returned: it must be quick, depend on
 	// nothing that changes, and not call the scheduler.
