@@ -43,7 +43,7 @@ func TestInterruptKeepsWhatIsPending(t *testing.T) {
 	defer s.Close()
 	node := within(t, 5*time.Second, "work", interrupt)
 	eventually(t, 5*time.Second, "the node's write waits for window", func() bool {
-		return p.node.Status().Pending == 0 && p.node.Status().BytesOut > 1<<20
+		return p.node.Status().Pending == 0 && p.node.Status().BytesOut > streamWindow
 	})
 	node.Interrupt()
 	node.Interrupt()
