@@ -134,3 +134,10 @@ func (f FenceReason) link() transport.Reason {
 	}
 	return transport.ReasonLost
 }
+
+// Unconfirmed ends the connection of a node that didn't confirm a run's end within the limit. The scheduler calls it.
+func (r *Registry) Unconfirmed(nodeID string, generation uint64) {
+	if c := r.Lookup(nodeID, generation); c != nil {
+		r.Fence(c, FenceUnconfirmedRun, "the node didn't confirm within the limit that a run has ended")
+	}
+}

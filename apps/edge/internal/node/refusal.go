@@ -54,8 +54,8 @@ func ReasonName(r pb.RegisterReason) string {
 	return reasonNames[0]
 }
 
-// Verify finds the record that a token with this hash belongs to. Whichever record it is, and whether there is one,
-// the time it takes is the same.
+// Verify finds the record that a token with this hash belongs to; it is also returned with a refusal, unless the token
+// is unknown. Whichever record it is, and whether there is one, the time it takes is the same.
 func (r *Registry) Verify(token [32]byte) (*config.NodeRecord, *Refusal) {
 	now := time.Now()
 	r.mu.Lock()
@@ -70,7 +70,7 @@ func (r *Registry) verifyLocked(token [32]byte, now time.Time) (*config.NodeReco
 		return nil, &Refusal{Reason: pb.RegisterReason_REGISTER_REASON_UNKNOWN_TOKEN,
 			Text: "this edge doesn't know the token; make one with iop-edge token new and put its hash in nodes"}
 	case expired:
-		return nil, &Refusal{Reason: pb.RegisterReason_REGISTER_REASON_UNKNOWN_TOKEN,
+		return rec, &Refusal{Reason: pb.RegisterReason_REGISTER_REASON_UNKNOWN_TOKEN,
 			Text: "the token has expired; make a new one with iop-edge token new"}
 	case !rec.Enabled:
 		return rec, &Refusal{Reason: pb.RegisterReason_REGISTER_REASON_NODE_DISABLED,

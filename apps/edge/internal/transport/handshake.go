@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -96,7 +95,7 @@ func (h *handshake) read() error {
 	default:
 		return errGone
 	}
-	h.req, h.hash = req, sha256.Sum256([]byte(req.GetToken()))
+	h.req, h.hash = req, config.HashSecret(req.GetToken())
 	req.Token = "" // nothing behind this line can show it
 	return nil
 }
