@@ -313,6 +313,7 @@ func BenchmarkMemory(b *testing.B) {
 				if _, err := streams[i].ReadTunnel(); err != nil {
 					b.Fatal(err)
 				}
+				go streams[i].ReadTunnel() // waits, until the stream is closed
 			}
 			b.ReportMetric(float64(heap()-before)/n, "B/stream")
 			for _, s := range streams {

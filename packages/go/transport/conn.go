@@ -56,6 +56,7 @@ type queue struct {
 	flushing bool   // somebody writes to the socket: the flusher, or the send loop inline
 	dead     bool   // the gate admits nobody any more
 	pending  int    // bytes appended and not flushed, wherever they are
+	idle     int    // all of pending when it is only opens of streams, which wait for their first message
 	gate     [2]budget
 	flows    map[uint32]*flow // the open work streams by their number
 
@@ -207,7 +208,7 @@ func (c *conn) unregister(id uint32) {
 func (c *conn) stalledSince() (since time.Duration, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return time.Duration(c.counters.lastProgress.Load()), c.pending > 0
+	return time.Duration(c.counters.lastProgress.Load()), c.pending > c.idle
 }
 
 // waiting returns the bytes that aren't with the kernel yet.

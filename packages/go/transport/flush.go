@@ -10,6 +10,7 @@ const (
 	headerLen      = 12
 	frameData      = 0
 	frameWindow    = 1
+	flagSYN        = 1
 	controlStream  = 1 // the node opens it first, so its number is fixed
 	maxFlush       = 32 << 10
 	maxInline      = 1 << 10 // longest frame that the send loop flushes itself
@@ -115,23 +116,53 @@ func isControl(head []byte) bool {
 	return binary.BigEndian.Uint32(head[4:]) == controlStream
 }
 
+// isOpen tells the frame that opens a work stream. It waits for the first frame of any kind behind it, since an open
+// without a message is of no use to the peer: that saves a write a run.
+func isOpen(head []byte) bool {
+	return head[1] == frameWindow && binary.BigEndian.Uint16(head[2:]) == flagSYN &&
+		binary.BigEndian.Uint32(head[4:]) != controlStream
+}
+
 // enqueue queues one frame and sees to its flush.
 func (c *conn) enqueue(head, body []byte) error {
-	n := len(head) + len(body)
 	c.mu.Lock()
+	if err := c.appendLocked(head, body); err != nil {
+		c.mu.Unlock()
+		c.fail(err)
+		return err
+	}
+	n := len(head) + len(body)
+	if isOpen(head) && c.pending == c.idle+n {
+		c.idle += n
+		c.mu.Unlock()
+		return nil
+	}
+	c.idle = 0
+	switch {
+	case c.flushing: // whoever flushes looks again before it stops
+		c.mu.Unlock()
+	case c.raw != nil && len(c.flows) <= 1 && len(body) <= maxInline && c.pending <= maxInlineTotal && len(c.out.carry) == 0:
+		c.flushInlineLocked()
+	default:
+		c.mu.Unlock()
+		c.kick()
+	}
+	return nil
+}
+
+// appendLocked puts one frame into its lane.
+func (c *conn) appendLocked(head, body []byte) error {
 	select {
 	case <-c.failed:
-		c.mu.Unlock()
 		return net.ErrClosed
 	default:
 	}
-	if c.pending == 0 {
+	if c.pending == c.idle {
 		c.counters.lastProgress.Store(int64(c.elapsed()))
 	}
+	n := len(head) + len(body)
 	if isControl(head) {
 		if len(c.control)+n > controlCap {
-			c.mu.Unlock()
-			c.fail(errOverflow)
 			return errOverflow
 		}
 		c.control = append(append(c.control, head...), body...)
@@ -146,15 +177,6 @@ func (c *conn) enqueue(head, body []byte) error {
 	}
 	c.appended.all += uint64(n)
 	c.pending += n
-	switch {
-	case c.flushing: // whoever flushes looks again before it stops
-		c.mu.Unlock()
-	case c.raw != nil && len(c.flows) <= 1 && len(body) <= maxInline && c.pending <= maxInlineTotal && len(c.out.carry) == 0:
-		c.flushInlineLocked()
-	default:
-		c.mu.Unlock()
-		c.kick()
-	}
 	return nil
 }
 
@@ -207,6 +229,7 @@ func (c *conn) flushInlineLocked() {
 // settleLocked books a write that is through: it credits the gate and wakes whoever waited for the flush.
 func (c *conn) settleLocked(b batch) {
 	c.pending -= b.bytes
+	c.idle = 0
 	c.flushed.all += uint64(b.bytes)
 	c.flushed.control += uint64(b.control)
 	c.counters.lastProgress.Store(int64(c.elapsed()))
@@ -248,6 +271,7 @@ func (c *conn) waitLocked(target flushMark) <-chan struct{} {
 		close(w.done)
 	} else {
 		c.waiters = append(c.waiters, w)
+		c.kick()
 	}
 	return w.done
 }
