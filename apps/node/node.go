@@ -4,12 +4,26 @@
 package node
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
 	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/rs/zerolog"
 
+	"iop/apps/node/internal/adapters"
+	"iop/apps/node/internal/admin"
+	"iop/apps/node/internal/node"
+	"iop/apps/node/internal/router"
+	"iop/apps/node/internal/transport"
 	"iop/packages/go/config"
+	"iop/packages/go/execution"
 )
 
 // Options is what a caller of [Run] may hand in beside the configuration. The zero value is usable.
@@ -27,6 +41,176 @@ type Options struct {
 	Kill <-chan struct{}
 }
 
+// stopLimit is how long Run waits at its very end for drivers that don't return.
+const stopLimit = time.Second
+
 // Run keeps the node's links until ctx is cancelled, then drains: it takes no new work, lets what runs finish for
 // timers.drain, cancels the rest, takes leave of its Edges and returns nil. An error means that it couldn't start.
-func Run(ctx context.Context, cfg *config.Node, opts Options) error { panic("not written yet") }
+func Run(ctx context.Context, cfg *config.Node, opts Options) error {
+	opts.Version = cmp.Or(opts.Version, "dev")
+	metrics := admin.NewMetrics()
+	p, err := newProgram(cfg, opts, metrics)
+	if err != nil {
+		return err
+	}
+	stopAdmin, err := p.serveAdmin(cfg.Admin.Listen, metrics)
+	if err != nil {
+		return err
+	}
+	defer stopAdmin()
+	p.run(ctx)
+	return nil
+}
+
+// program is one running node: a link and an executor for each Edge.
+type program struct {
+	opts      Options
+	links     []*transport.Link
+	executors []*node.Executor
+}
+
+func newProgram(cfg *config.Node, opts Options, observer node.Observer) (*program, error) {
+	p := &program{opts: opts}
+	var instance [16]byte
+	if _, err := rand.Read(instance[:]); err != nil {
+		return nil, fmt.Errorf("draw the instance id: %w", err)
+	}
+	table := router.New()
+	build := func(s router.Spec) (execution.Provider, error) {
+		return adapters.Build(adapters.Config{
+			Name: s.Name, Kind: s.Kind, BaseURL: s.BaseURL, MaxConcurrency: s.Capacity, Options: s.Options,
+			AllowPaths: s.AllowPaths, Targets: s.Targets, Connect: cfg.Timers.Connect, Log: opts.Log,
+		})
+	}
+	for _, edge := range distinct(cfg.Edges) {
+		x := node.New(node.Config{
+			Edge: edge, Router: table, Build: build, Timers: workTimers(cfg.Timers), Observer: observer,
+			Log: opts.Log.With().Str("edge", edge).Logger(),
+		})
+		p.executors = append(p.executors, x)
+		p.links = append(p.links, transport.New(transport.Config{
+			Edge: edge, Token: cfg.Token, InstanceID: instance, Version: opts.Version, Executor: x,
+			Timers: linkTimers(cfg.Timers), OnReady: opts.OnReady, Log: opts.Log,
+		}))
+	}
+	if len(p.links) == 0 {
+		return nil, errors.New("no edge to dial; name at least one under edges")
+	}
+	return p, nil
+}
+
+// distinct drops addresses that are there twice: two links of one node to one edge would only replace each other.
+func distinct(edges []string) []string {
+	seen := map[string]bool{}
+	var out []string
+	for _, e := range edges {
+		key := strings.ToLower(strings.TrimSpace(e))
+		if key == "" || seen[key] {
+			continue
+		}
+		seen[key] = true
+		out = append(out, key)
+	}
+	return out
+}
+
+func workTimers(t config.NodeTimers) node.Timers {
+	return node.Timers{
+		FirstByte: t.FirstByte, Idle: t.Idle, AdapterStop: t.AdapterStop, Linger: t.Linger, OpenRead: t.OpenRead,
+		AdapterBuild: t.AdapterBuild, ProbeEvery: t.ProbeInterval,
+	}
+}
+
+func linkTimers(t config.NodeTimers) transport.Timers {
+	timers := transport.Timers{
+		Handshake: t.Handshake, BackoffStart: t.BackoffStart, BackoffMax: t.BackoffMax, BackoffReset: t.BackoffReset,
+		BackoffPermanent: t.BackoffPermanent, Drain: t.Drain,
+	}
+	if t.AdapterStop > 0 {
+		timers.Stop = t.AdapterStop + time.Second // by then what doesn't return was given up, and the edge told
+	}
+	return timers
+}
+
+// run runs the links until ctx is cancelled and they have drained, or until Kill.
+func (p *program) run(ctx context.Context) {
+	hard, kill := context.WithCancel(context.Background())
+	defer kill()
+	var links sync.WaitGroup
+	for _, l := range p.links {
+		links.Go(func() { l.Run(hard) })
+	}
+	ended := make(chan struct{})
+	go func() { links.Wait(); close(ended) }()
+	select {
+	case <-ctx.Done():
+	case <-p.opts.Kill:
+	}
+	for _, l := range p.links {
+		l.Drain()
+	}
+	select {
+	case <-ended:
+	case <-p.opts.Kill:
+		p.opts.Log.Warn().Msg("told to stop at once")
+		kill()
+		<-ended
+	}
+	p.close(hard.Err() != nil)
+}
+
+// close ends the executors. Only an adapter that ignores its cancel makes it wait, for a limited time, and none when
+// the node was told to stop at once.
+func (p *program) close(atOnce bool) {
+	limit, stop := context.WithTimeout(context.Background(), stopLimit)
+	defer stop()
+	if atOnce {
+		stop()
+	}
+	for _, x := range p.executors {
+		x.Close(limit)
+	}
+}
+
+// serveAdmin starts the admin listener, if there is one, and returns what stops it.
+func (p *program) serveAdmin(listen string, metrics *admin.Metrics) (stop func(), err error) {
+	if listen == "" {
+		return func() {}, nil
+	}
+	ln, err := net.Listen("tcp", listen)
+	if err != nil {
+		return nil, fmt.Errorf("admin.listen %s: %w", listen, err)
+	}
+	server := &http.Server{
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
+		Handler: admin.New(admin.Config{
+			Listen: listen, Version: p.opts.Version, Links: p.linkStates, Work: p.work, Metrics: metrics, Log: p.opts.Log,
+		}),
+	}
+	ended := make(chan struct{})
+	go func() { // ends with stop
+		defer close(ended)
+		_ = server.Serve(ln)
+	}()
+	p.opts.Log.Info().Stringer("address", ln.Addr()).Msg("admin listens")
+	if p.opts.OnAdmin != nil {
+		p.opts.OnAdmin(ln.Addr())
+	}
+	return func() { _ = server.Close(); <-ended }, nil
+}
+
+func (p *program) linkStates() []transport.Status {
+	out := make([]transport.Status, 0, len(p.links))
+	for _, l := range p.links {
+		out = append(out, l.Status())
+	}
+	return out
+}
+
+func (p *program) work() []node.Snapshot {
+	out := make([]node.Snapshot, 0, len(p.executors))
+	for _, x := range p.executors {
+		out = append(out, x.Snapshot())
+	}
+	return out
+}

@@ -47,8 +47,8 @@ type Adapter struct {
 	closed   bool
 }
 
-// NewAdapter returns an entry that is in no table yet. provider nil stands for an adapter that couldn't be built; caps
-// says why.
+// NewAdapter returns an adapter that is in no table yet. provider nil stands for one that couldn't be built. caps is
+// what is known before the first Observe; why it can't be asked yet, or never.
 func NewAdapter(spec Spec, provider execution.Provider, caps execution.Capabilities) *Adapter {
 	return &Adapter{spec: spec, provider: provider, revision: spec.Revision, caps: caps}
 }
@@ -59,11 +59,10 @@ func (a *Adapter) Spec() *Spec { return &a.spec }
 // Provider returns the driver, nil if it couldn't be built.
 func (a *Adapter) Provider() execution.Provider { return a.provider }
 
-// Entry is one adapter of a new table: a new one, or one of the old table with what is known of it now.
+// Entry is one adapter of a new table: a new one, or one of the old table under its new revision.
 type Entry struct {
 	Adapter  *Adapter
 	Revision uint64
-	Caps     execution.Capabilities
 }
 
 // State is what one adapter shows of itself.
@@ -132,7 +131,7 @@ func (r *Router) Swap(edge string, next []Entry) {
 		a.listed = false
 	}
 	for _, e := range next {
-		e.Adapter.listed, e.Adapter.revision, e.Adapter.caps = true, e.Revision, e.Caps
+		e.Adapter.listed, e.Adapter.revision = true, e.Revision
 		table = append(table, e.Adapter)
 	}
 	r.tables[edge] = table

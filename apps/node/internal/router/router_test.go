@@ -36,16 +36,18 @@ func (d *driver) closes() int {
 var up = execution.Capabilities{Available: true, Version: "1"}
 
 func entry(name string, revision uint64, capacity int, d execution.Provider) Entry {
+	return entryCaps(name, revision, capacity, d, up)
+}
+
+func entryCaps(name string, revision uint64, capacity int, d execution.Provider, caps execution.Capabilities) Entry {
 	spec := Spec{Name: name, Kind: "fake", Revision: revision, Capacity: capacity}
-	return Entry{Adapter: NewAdapter(spec, d, up), Revision: revision, Caps: up}
+	return Entry{Adapter: NewAdapter(spec, d, caps), Revision: revision}
 }
 
 func TestTakeRefusals(t *testing.T) {
 	r := New()
-	down := entry("down", 1, 1, &driver{})
-	down.Caps = execution.Capabilities{Reason: "connection refused"}
-	broken := entry("broken", 1, 1, nil)
-	broken.Caps = execution.Capabilities{Reason: "no such kind"}
+	down := entryCaps("down", 1, 1, &driver{}, execution.Capabilities{Reason: "connection refused"})
+	broken := entryCaps("broken", 1, 1, nil, execution.Capabilities{Reason: "no such kind"})
 	r.Swap("e", []Entry{entry("a", 7, 1, &driver{}), down, broken, entry("zero", 1, 0, &driver{})})
 
 	held, f := r.Take("e", "a", 7)

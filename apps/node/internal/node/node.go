@@ -1,0 +1,273 @@
+// Package node executes what one Edge asks of this node: it owns the executions from the open of their work stream
+// to their end, the projection that names the adapters, and what the Edge is told about both.
+//
+// It must not know how a link is made or kept (apps/node/internal/transport does that), nor any provider's dialect
+// (the adapters do). One [Executor] serves one Edge and outlives its connections; one [Session] is one connection.
+package node
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"iop/apps/node/internal/router"
+	"iop/packages/go/execution"
+	"iop/packages/go/transport"
+	pb "iop/proto/iop"
+)
+
+// Config is what an Executor needs.
+type Config struct {
+	// Edge is the address of the Edge; it keys the adapters.
+	Edge string
+	// Router holds the adapters and places of all Edges.
+	Router *router.Router
+	// Build makes the driver of an adapter. It asks the provider nothing.
+	Build func(router.Spec) (execution.Provider, error)
+	// Timers bound what the executor waits for.
+	Timers Timers
+	// Observer is told of ends and refusals; nil is nobody.
+	Observer Observer
+	// Log takes one line per execution, and what went wrong.
+	Log zerolog.Logger
+}
+
+// Timers bound what an executor waits for. Zero is the default in brackets.
+type Timers struct {
+	FirstByte    time.Duration // a provider's head, where the route doesn't say (10 min)
+	Idle         time.Duration // a pause inside a provider's answer, where the route doesn't say (5 min)
+	AdapterStop  time.Duration // an adapter's return after its cancel (10 s)
+	Linger       time.Duration // the edge's close after the end (10 min)
+	RejectLinger time.Duration // the edge's close after a rejection (10 s)
+	OpenRead     time.Duration // the head of a work stream (10 s)
+	AdapterBuild time.Duration // all adapters of a projection (30 s)
+	Probe        time.Duration // one answer of a provider about itself (5 s)
+	ProbeEvery   time.Duration // from one look at the providers to the next (15 s)
+}
+
+func (t Timers) withDefaults() Timers {
+	return Timers{
+		FirstByte:    cmp.Or(t.FirstByte, 10*time.Minute),
+		Idle:         cmp.Or(t.Idle, 5*time.Minute),
+		AdapterStop:  cmp.Or(t.AdapterStop, 10*time.Second),
+		Linger:       cmp.Or(t.Linger, 10*time.Minute),
+		RejectLinger: cmp.Or(t.RejectLinger, 10*time.Second),
+		OpenRead:     cmp.Or(t.OpenRead, 10*time.Second),
+		AdapterBuild: cmp.Or(t.AdapterBuild, 30*time.Second),
+		Probe:        cmp.Or(t.Probe, 5*time.Second),
+		ProbeEvery:   cmp.Or(t.ProbeEvery, 15*time.Second),
+	}
+}
+
+// provider returns the timers of a route that sets none.
+func (t Timers) provider() execution.Timers {
+	return execution.Timers{FirstByte: t.FirstByte, Idle: t.Idle}
+}
+
+// Observer is told what the node did. Its methods must return at once.
+type Observer interface {
+	// Ended is called once for each execution.
+	Ended(e Ended)
+	// Refused is called for each open that was rejected.
+	Refused(code execution.Code)
+	// Late counts what came after its time, or had no business here, by kind.
+	Late(kind string)
+}
+
+// Ended is one execution that is over.
+type Ended struct {
+	Adapter  string
+	Status   execution.Status
+	Code     execution.Code
+	Duration time.Duration
+	BytesIn  int64
+	BytesOut int64
+}
+
+type nobody struct{}
+
+func (nobody) Ended(Ended)            {}
+func (nobody) Refused(execution.Code) {}
+func (nobody) Late(string)            {}
+
+// maxLingering is how many ended executions may wait for the edge's close; beyond it the oldest is closed.
+const maxLingering = 256
+
+// Executor runs one Edge's executions. Its methods may be called concurrently.
+type Executor struct {
+	cfg  Config
+	ctx  context.Context // of the probes
+	stop context.CancelFunc
+	work sync.WaitGroup // adapters' goroutines and probes
+
+	applying sync.Mutex // one projection at a time
+
+	// mu is taken before the router's lock, never the other way round, and never held across a call to a driver or a
+	// stream.
+	mu        sync.Mutex
+	serving   *Session // the connection that was told Ready; nil between connections
+	draining  bool
+	running   map[string]*task // by run_id
+	lingering *list.List       // of *task, the oldest first
+	tombs     tombstones
+	status    uint64        // number of the last NodeStatus
+	quiet     chan struct{} // closed when nothing runs or lingers; nil while nobody asks
+	probing   map[*router.Adapter]chan struct{}
+}
+
+// New returns an executor without adapters. It starts nothing.
+func New(cfg Config) *Executor {
+	cfg.Timers = cfg.Timers.withDefaults()
+	if cfg.Observer == nil {
+		cfg.Observer = nobody{}
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	return &Executor{
+		cfg: cfg, ctx: ctx, stop: stop,
+		running: map[string]*task{}, lingering: list.New(), probing: map[*router.Adapter]chan struct{}{},
+	}
+}
+
+// Drain makes the executor refuse every new open, and tells the Edge. It can't be undone.
+func (x *Executor) Drain() {
+	x.mu.Lock()
+	x.draining = true
+	x.mu.Unlock()
+	x.sendStatus()
+}
+
+// Quiet returns a channel that is closed once nothing runs and every answer was taken. It is for a draining executor:
+// one that takes new work may not be quiet any more when the caller looks.
+func (x *Executor) Quiet() <-chan struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.quiet == nil {
+		x.quiet = make(chan struct{})
+		x.calmLocked()
+	}
+	return x.quiet
+}
+
+// calmLocked tells who waits for it that nothing runs or lingers.
+func (x *Executor) calmLocked() {
+	if x.quiet == nil || len(x.running) > 0 || x.lingering.Len() > 0 {
+		return
+	}
+	select {
+	case <-x.quiet:
+	default:
+		close(x.quiet)
+	}
+}
+
+// CancelAll cancels every execution.
+func (x *Executor) CancelAll(cause execution.CancelCause) {
+	x.mu.Lock()
+	tasks := make([]*task, 0, len(x.running))
+	for _, t := range x.running {
+		tasks = append(tasks, t)
+	}
+	x.mu.Unlock()
+	for _, t := range tasks {
+		t.cancel(cause)
+	}
+}
+
+// Close cancels what still runs, closes the drivers, and waits until ctx is done for the goroutines to end. It is
+// called when no connection is left.
+func (x *Executor) Close(ctx context.Context) {
+	x.CancelAll(execution.CauseNodeDraining)
+	x.stop()
+	x.cfg.Router.Swap(x.cfg.Edge, nil)
+	ended := make(chan struct{})
+	go func() { // ends with the last driver that returns
+		x.work.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		x.cfg.Log.Warn().Msg("an adapter didn't stop; leaving without it")
+	}
+}
+
+// Session is one connection to the Edge, from its registration to its end.
+type Session struct {
+	x          *Executor
+	link       *transport.Link
+	generation uint64
+	since      time.Time
+	log        zerolog.Logger
+	ctx        context.Context // of the executions; its cause is why the connection ended
+	cancel     context.CancelCauseFunc
+	commands   chan struct{} // one token per command in work
+
+	// guarded by Executor.mu
+	applied uint64 // the projection in force, 0 = none that this connection sent
+	refused *refusal
+}
+
+// NewSession returns the session of a connection with that generation. link is the connection's, and may be one that
+// doesn't run yet.
+func (x *Executor) NewSession(link *transport.Link, generation uint64) *Session {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	return &Session{
+		x: x, link: link, generation: generation, since: time.Now(), ctx: ctx, cancel: cancel,
+		log:      x.cfg.Log.With().Uint64("connection_generation", generation).Logger(),
+		commands: make(chan struct{}, maxCommands),
+	}
+}
+
+// Serve makes this the connection that takes work, and tells the Edge so. It is called when a projection was applied
+// or refused, and again after each further one.
+func (s *Session) Serve() {
+	s.x.mu.Lock()
+	first := s.x.serving != s
+	s.x.serving = s
+	s.x.mu.Unlock()
+	s.link.SendReady(s.ready)
+	if first {
+		s.x.work.Go(s.watch)
+	}
+}
+
+// End says that the connection is over: what it carried is cancelled, and nothing is sent on it any more.
+func (s *Session) End() {
+	s.x.mu.Lock()
+	if s.x.serving == s {
+		s.x.serving = nil
+	}
+	s.x.mu.Unlock()
+	s.cancel(execution.CauseLinkLost)
+}
+
+// Work handles one work stream. It returns when the stream is over; the adapter may take longer.
+func (s *Session) Work(stream *transport.Stream) {
+	defer stream.Close()
+	open, err := stream.ReadOpen(s.x.cfg.Timers.OpenRead)
+	if err != nil {
+		s.x.cfg.Observer.Late("open")
+		s.log.Debug().Err(err).Msg("work stream without a readable open")
+		return
+	}
+	if open.GetConnectionGeneration() != s.generation {
+		s.Kill(fmt.Sprintf("an open names connection generation %d, this is %d", open.GetConnectionGeneration(), s.generation))
+		return
+	}
+	switch w := open.GetWork().(type) {
+	case *pb.WorkOpen_Tunnel:
+		s.tunnel(stream, open, w.Tunnel)
+	case *pb.WorkOpen_Command:
+		s.command(stream, w.Command)
+	case *pb.WorkOpen_Run:
+		s.refuseRun(stream, w.Run)
+	default: // a kind of work that this version doesn't know: no message could be understood as its answer
+		s.x.cfg.Observer.Late("work")
+		s.log.Warn().Msg("work stream of an unknown kind closed")
+	}
+}

@@ -1,0 +1,105 @@
+package node
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"iop/apps/node/internal/router"
+	"iop/packages/go/execution"
+	pb "iop/proto/iop"
+)
+
+// ready builds the node's full state; the link calls it when it writes it.
+func (s *Session) ready() *pb.Ready {
+	s.x.mu.Lock()
+	ready := &pb.Ready{Projection: s.applied, Running: s.x.runningLocked(s)}
+	if r := s.refused; r != nil {
+		ready.RefusedProjection = r.projection
+		ready.RefuseCode = pb.FailureCode(r.failure.Code)
+		ready.RefuseText = cut(r.failure.Text, execution.MaxFailureText)
+	}
+	s.x.mu.Unlock()
+	ready.Adapters = statesToWire(s.x.cfg.Router.Snapshot(s.x.cfg.Edge))
+	return ready
+}
+
+// runningLocked lists what runs. An execution of an earlier connection is still ending: its place is held until then.
+func (x *Executor) runningLocked(s *Session) []*pb.RunningExecution {
+	out := make([]*pb.RunningExecution, 0, len(x.running))
+	for _, t := range x.running {
+		out = append(out, &pb.RunningExecution{RunId: t.runID, Attempt: t.attempt, Adapter: t.req.GetAdapter(), Ending: t.session != s})
+	}
+	slices.SortFunc(out, func(a, b *pb.RunningExecution) int { return strings.Compare(a.GetRunId(), b.GetRunId()) })
+	return out
+}
+
+// sendStatus tells the Edge the node's state if it was told Ready before.
+func (x *Executor) sendStatus() {
+	x.mu.Lock()
+	s := x.serving
+	x.mu.Unlock()
+	if s != nil {
+		s.link.SendStatus(x.nodeStatus)
+	}
+}
+
+// nodeStatus builds the state between two Readys; the link calls it when it writes it.
+func (x *Executor) nodeStatus() *pb.NodeStatus {
+	x.mu.Lock()
+	x.status++
+	status := &pb.NodeStatus{Number: x.status, Draining: x.draining}
+	x.mu.Unlock()
+	status.Adapters = statesToWire(x.cfg.Router.Snapshot(x.cfg.Edge))
+	return status
+}
+
+// drifted tells the Edge that an adapter lost a place to an execution that doesn't stop.
+func (x *Executor) drifted(t *task) {
+	x.sendStatus()
+	x.mu.Lock()
+	s := x.serving
+	x.mu.Unlock()
+	if s == nil {
+		return
+	}
+	s.link.SendEvent(&pb.EdgeNodeEvent{
+		Kind: pb.EventKind_EVENT_KIND_CAPACITY_DRIFT, Code: execution.StatusAbandoned.String(), Adapter: t.req.GetAdapter(),
+		Text: "an execution didn't stop after its cancel; its place is lost until it does", AtMs: time.Now().UnixMilli(),
+	})
+}
+
+// Snapshot is what the node shows of one Edge's work.
+type Snapshot struct {
+	Edge      string
+	Draining  bool
+	Running   []Running
+	Lingering int
+	Adapters  []router.State
+}
+
+// Running is one execution in work.
+type Running struct {
+	RunID      string
+	Attempt    uint32
+	Adapter    string
+	Target     string
+	Generation uint64
+	Since      time.Time
+}
+
+// Snapshot returns the executor's state for people.
+func (x *Executor) Snapshot() Snapshot {
+	x.mu.Lock()
+	snap := Snapshot{Edge: x.cfg.Edge, Draining: x.draining, Lingering: x.lingering.Len()}
+	for _, t := range x.running {
+		snap.Running = append(snap.Running, Running{
+			RunID: t.runID, Attempt: t.attempt, Adapter: t.req.GetAdapter(), Target: loggable(t.req.GetTarget()),
+			Generation: t.session.generation, Since: t.started,
+		})
+	}
+	x.mu.Unlock()
+	slices.SortFunc(snap.Running, func(a, b Running) int { return strings.Compare(a.RunID, b.RunID) })
+	snap.Adapters = x.cfg.Router.Snapshot(x.cfg.Edge)
+	return snap
+}

@@ -1,0 +1,299 @@
+package transport
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"iop/apps/node/internal/node"
+	"iop/packages/go/execution"
+	"iop/packages/go/transport"
+	pb "iop/proto/iop"
+)
+
+// leaveLimit is how long a connection may take to end after this side said goodbye.
+const leaveLimit = 2 * time.Second
+
+// ending is how a connection that was up ended.
+type ending struct {
+	err     error
+	goodbye *pb.Goodbye // what the edge said, if it did
+	woke    bool        // this side ended it, because the machine had been asleep
+}
+
+// connection is one registered connection. It is the multiplexer's handler.
+type connection struct {
+	link    *Link
+	mux     *transport.Link
+	session *node.Session
+	log     zerolog.Logger
+	serving atomic.Bool   // Ready was said; set before it is
+	acked   chan struct{} // the first dispatchable ReadyAck; closed by the control reader
+	confirm sync.Once     // of acked
+
+	mu      sync.Mutex
+	newest  *pb.NodeConfigPayload // the projection that is still to be applied
+	highest uint64                // number of the newest one ever offered
+	offered chan struct{}         // capacity 1: there may be a newest
+}
+
+// serve runs a registered connection until its end.
+func (l *Link) serve(ctx context.Context, conn net.Conn, resp *pb.RegisterResponse) ending {
+	c := &connection{
+		link: l, acked: make(chan struct{}), offered: make(chan struct{}, 1),
+		log: l.log.With().Uint64("connection_generation", resp.GetConnectionGeneration()).Logger(),
+	}
+	c.mux = transport.NewNodeLink(conn, l.muxConfig(resp), c)
+	c.session = l.cfg.Executor.NewSession(c.mux, resp.GetConnectionGeneration())
+	l.setMux(c.mux)
+	c.offer(resp.GetConfig())
+
+	building, stop := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	all.Go(func() { _ = c.mux.Run(context.Background()) }) // ends with the connection; every path below ends that
+	all.Go(func() { c.build(building) })
+	woke := c.supervise(ctx)
+	c.mux.Close(transport.ReasonClosed)
+	<-c.mux.Down()
+	c.session.End()
+	stop()
+	all.Wait()
+	l.setMux(nil)
+	end := ending{err: c.mux.Err(), woke: woke}
+	if e, ok := end.err.(*transport.LinkError); ok {
+		end.goodbye = e.Goodbye
+	}
+	return end
+}
+
+// muxConfig is the configuration with what the edge says of its heartbeat.
+func (l *Link) muxConfig(resp *pb.RegisterResponse) transport.Config {
+	cfg := l.cfg.Mux
+	cfg.Log = l.log
+	if ms := resp.GetLimits().GetHeartbeatMs(); ms > 0 && ms < maxRetryAfter.Milliseconds() {
+		cfg.Heartbeat = time.Duration(ms) * time.Millisecond
+	}
+	if ms := resp.GetLimits().GetDeadMs(); ms > 0 && ms < maxRetryAfter.Milliseconds() {
+		cfg.Dead = time.Duration(ms) * time.Millisecond
+	}
+	return cfg
+}
+
+func (l *Link) setMux(m *transport.Link) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mux = m
+}
+
+// supervise waits for what ends the connection, and ends it. It reports whether the machine had been asleep.
+func (c *connection) supervise(ctx context.Context) (woke bool) {
+	watch := newSleepWatch(c.link.cfg.Slept)
+	defer watch.stop()
+	acked := c.acked
+	stable := time.NewTimer(c.link.cfg.Timers.BackoffReset)
+	stable.Stop() // until the edge has confirmed
+	defer stable.Stop()
+	for {
+		select {
+		case <-c.mux.Down():
+			return false
+		case <-ctx.Done():
+			c.leave(pb.GoodbyeCode_GOODBYE_CODE_KILLED)
+			return false
+		case <-c.link.drain:
+			c.drain(ctx)
+			return false
+		case <-watch.tick.C:
+			if watch.woke() {
+				c.log.Info().Msg("the machine was asleep; closing the link")
+				return true
+			}
+		case <-acked:
+			acked = nil
+			stable.Reset(c.link.cfg.Timers.BackoffReset)
+		case <-stable.C:
+			c.link.backoff.stable()
+		}
+	}
+}
+
+// drain takes no new work, waits for what runs, at most for the drain limit, cancels the rest, and leaves.
+func (c *connection) drain(ctx context.Context) {
+	x, timers := c.link.cfg.Executor, c.link.cfg.Timers
+	if !c.serving.Load() {
+		c.leave(pb.GoodbyeCode_GOODBYE_CODE_NODE_DRAINING)
+		return
+	}
+	c.link.enter(StateDraining)
+	c.log.Info().Dur("drain_ms", timers.Drain).Msg("draining")
+	x.Drain()
+	code := pb.GoodbyeCode_GOODBYE_CODE_NODE_DRAINING
+	if !c.await(ctx, x.Quiet(), timers.Drain) && ctx.Err() == nil {
+		x.CancelAll(execution.CauseNodeDraining)
+		c.await(ctx, x.Quiet(), timers.Stop)
+	}
+	if ctx.Err() != nil {
+		code = pb.GoodbyeCode_GOODBYE_CODE_KILLED
+	}
+	c.leave(code)
+}
+
+// await waits for the channel, at most for the limit, the end of ctx or of the connection. It reports false when the
+// limit was the first.
+func (c *connection) await(ctx context.Context, quiet <-chan struct{}, limit time.Duration) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-quiet:
+	case <-c.mux.Down():
+	case <-ctx.Done():
+	case <-timer.C:
+		return false
+	}
+	return true
+}
+
+// leave says why this side goes, and gives that a moment to arrive.
+func (c *connection) leave(code pb.GoodbyeCode) {
+	c.mux.SendGoodbye(&pb.Goodbye{Code: code})
+	timer := time.NewTimer(leaveLimit)
+	defer timer.Stop()
+	select {
+	case <-c.mux.Down():
+	case <-timer.C:
+	}
+}
+
+// offer takes a projection to be applied; only the newest counts. It reports whether it was newer than all others.
+func (c *connection) offer(p *pb.NodeConfigPayload) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.GetProjection() <= c.highest {
+		return false
+	}
+	c.newest, c.highest = p, p.GetProjection()
+	select {
+	case c.offered <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+func (c *connection) take() *pb.NodeConfigPayload {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.newest
+	c.newest = nil
+	return p
+}
+
+// build applies projections, one after the other, and says Ready for each that wasn't overtaken by a newer one. It is
+// a goroutine of its own: a provider that hangs in its probe must not hold up a cancel.
+func (c *connection) build(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.offered:
+		}
+		p := c.take()
+		if p == nil {
+			continue
+		}
+		c.session.Apply(ctx, p)
+		if ctx.Err() != nil {
+			return
+		}
+		if c.overtaken() {
+			continue
+		}
+		c.ready(p.GetProjection())
+	}
+}
+
+func (c *connection) overtaken() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newest != nil
+}
+
+// ready says Ready. The node serves from this moment: the edge may send work before its ReadyAck arrives here.
+func (c *connection) ready(projection uint64) {
+	if !c.serving.Swap(true) {
+		c.link.mu.Lock()
+		if c.link.status.State == StateBuilding {
+			c.link.enterLocked(StateServing)
+		}
+		c.link.mu.Unlock()
+	}
+	c.link.mu.Lock()
+	c.link.status.Projection = projection
+	c.link.mu.Unlock()
+	c.session.Serve()
+}
+
+// Work implements transport.NodeHandler.
+func (c *connection) Work(s *transport.Stream) {
+	if !c.serving.Load() {
+		s.Close()
+		c.kill("work before Ready")
+		return
+	}
+	c.session.Work(s)
+}
+
+// kill ends the link for a breach of the protocol.
+func (c *connection) kill(text string) { c.session.Kill(text) }
+
+// Control implements transport.NodeHandler. It is called by the one control reader and does nothing that takes time.
+func (c *connection) Control(m *pb.EdgeControl) {
+	if !c.handle(m) {
+		c.session.Late("control")
+	}
+}
+
+// handle reports whether the message had business here and now.
+func (c *connection) handle(m *pb.EdgeControl) bool {
+	switch v := m.GetMessage().(type) {
+	case *pb.EdgeControl_Cancel:
+		if !c.serving.Load() {
+			return false // nothing can be running
+		}
+		c.session.Cancel(v.Cancel)
+	case *pb.EdgeControl_ReadyAck:
+		return c.readyAck(v.ReadyAck)
+	case *pb.EdgeControl_ConfigRefresh:
+		return c.offer(v.ConfigRefresh.GetConfig())
+	case *pb.EdgeControl_DrainNotice:
+		c.log.Info().Int64("grace_ms", v.DrainNotice.GetGraceMs()).Bool("undo", v.DrainNotice.GetUndo()).
+			Msg("the edge drains; this link stays until its work has ended")
+	case *pb.EdgeControl_Goodbye:
+		c.log.Info().Str("code", goodbyeName(v.Goodbye.GetCode())).Str("reason", printable(v.Goodbye.GetText())).
+			Msg("the edge says goodbye")
+	default:
+		// RunEndedAck is for background runs, the others for leases: neither was negotiated. What isn't known at all
+		// comes from a newer edge.
+		return false
+	}
+	return true
+}
+
+func (c *connection) readyAck(ack *pb.ReadyAck) bool {
+	if !c.serving.Load() {
+		c.kill("ReadyAck before Ready")
+		return false
+	}
+	if !ack.GetDispatchable() {
+		return true
+	}
+	c.confirm.Do(func() {
+		close(c.acked)
+		c.log.Info().Uint64("projection", ack.GetProjection()).Msg("ready")
+		c.link.cfg.OnReady(c.link.cfg.Edge)
+	})
+	return true
+}

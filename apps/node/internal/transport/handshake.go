@@ -1,0 +1,106 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"time"
+
+	"iop/packages/go/transport"
+	pb "iop/proto/iop"
+)
+
+// refusedError is a registration that the edge refused, or an answer that makes no sense.
+type refusedError struct {
+	reason     string // stable name
+	text       string
+	class      refusalClass
+	retryAfter time.Duration
+}
+
+func (e *refusedError) Error() string {
+	if e.text == "" {
+		return "registration refused: " + e.reason
+	}
+	return "registration refused: " + e.reason + ": " + e.text
+}
+
+// refusalOf sorts a reason into its class. A reason that this version doesn't know is judged by what the edge says of
+// it.
+func refusalOf(r *pb.RegisterResponse) *refusedError {
+	e := &refusedError{
+		reason: reasonName(r.GetReason()), text: printable(r.GetReasonText()), class: retryable,
+		retryAfter: time.Duration(min(max(r.GetRetryAfterMs(), 0), maxRetryAfter.Milliseconds())) * time.Millisecond,
+	}
+	switch r.GetReason() {
+	case pb.RegisterReason_REGISTER_REASON_UNKNOWN_TOKEN, pb.RegisterReason_REGISTER_REASON_IDENTITY_MISMATCH,
+		pb.RegisterReason_REGISTER_REASON_POP_FAILED, pb.RegisterReason_REGISTER_REASON_VERSION_UNSUPPORTED,
+		pb.RegisterReason_REGISTER_REASON_PROTOCOL:
+		e.class = permanent
+	case pb.RegisterReason_REGISTER_REASON_NODE_DISABLED:
+		e.class = configuration
+	case pb.RegisterReason_REGISTER_REASON_DUPLICATE_CONNECTION, pb.RegisterReason_REGISTER_REASON_PAYLOAD_FAILED,
+		pb.RegisterReason_REGISTER_REASON_EDGE_DRAINING, pb.RegisterReason_REGISTER_REASON_HANDSHAKE_TIMEOUT:
+	default:
+		if !r.GetRetryable() {
+			e.class = permanent
+		}
+	}
+	return e
+}
+
+// handshake registers on the bare connection, within the limit. ctx ends it at once.
+func (l *Link) handshake(ctx context.Context, conn net.Conn) (*pb.RegisterResponse, error) {
+	_ = conn.SetDeadline(time.Now().Add(l.cfg.Timers.Handshake))
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := transport.WriteMessage(conn, l.registerRequest()); err != nil {
+		return nil, fmt.Errorf("send registration: %w", err)
+	}
+	resp := new(pb.RegisterResponse)
+	if err := transport.ReadMessage(conn, transport.MaxRegisterResponse, resp); err != nil {
+		var frame *transport.FrameError
+		if errors.As(err, &frame) {
+			return nil, fmt.Errorf("read the answer to the registration (is this the node port of an Edge?): %w", err)
+		}
+		return nil, fmt.Errorf("read the answer to the registration: %w", err)
+	}
+	if !resp.GetAccepted() {
+		return nil, refusalOf(resp)
+	}
+	if err := checkAccepted(resp); err != nil {
+		return nil, err
+	}
+	if !stop() {
+		return nil, context.Cause(ctx)
+	}
+	return resp, conn.SetDeadline(time.Time{})
+}
+
+// checkAccepted refuses an acceptance that this version can't work with.
+func checkAccepted(r *pb.RegisterResponse) error {
+	switch {
+	case r.GetProtocol() < transport.ProtocolMin || r.GetProtocol() > transport.ProtocolMax:
+		return &refusedError{reason: reasonName(pb.RegisterReason_REGISTER_REASON_VERSION_UNSUPPORTED), class: permanent,
+			text: fmt.Sprintf("the edge chose protocol %d, this node speaks %d to %d", r.GetProtocol(), transport.ProtocolMin, transport.ProtocolMax)}
+	case r.GetConnectionGeneration() == 0, r.GetConfig().GetProjection() == 0:
+		return &refusedError{reason: reasonName(pb.RegisterReason_REGISTER_REASON_PROTOCOL), class: permanent,
+			text: "the edge accepted without a connection generation or a configuration"}
+	}
+	return nil
+}
+
+func (l *Link) registerRequest() *pb.RegisterRequest {
+	return &pb.RegisterRequest{
+		ProtocolMin:      transport.ProtocolMin,
+		ProtocolMax:      transport.ProtocolMax,
+		Token:            l.cfg.Token.Reveal(),
+		InstanceId:       l.cfg.InstanceID[:],
+		SoftwareVersion:  l.cfg.Version,
+		LastGeneration:   l.lastGeneration,
+		LastEdgeInstance: l.lastEdgeInstance,
+		OsArch:           runtime.GOOS + "/" + runtime.GOARCH,
+	}
+}

@@ -1,0 +1,29 @@
+package transport
+
+import "time"
+
+const (
+	sleepTick = 2 * time.Second // between two looks
+	sleepGap  = 5 * time.Second // asleep for longer than this between two looks is a wake-up
+)
+
+// sleepWatch notices that the machine was asleep: the connection is dead then, and the other side may not know.
+type sleepWatch struct {
+	slept func() time.Duration
+	last  time.Duration
+	tick  *time.Ticker
+}
+
+func newSleepWatch(slept func() time.Duration) *sleepWatch {
+	return &sleepWatch{slept: slept, last: slept(), tick: time.NewTicker(sleepTick)}
+}
+
+// woke is called at each tick.
+func (w *sleepWatch) woke() bool {
+	now := w.slept()
+	gap := now - w.last
+	w.last = now
+	return gap > sleepGap
+}
+
+func (w *sleepWatch) stop() { w.tick.Stop() }
