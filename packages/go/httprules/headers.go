@@ -77,6 +77,13 @@ func StripCaller(h http.Header) {
 	}
 }
 
+// ForProvider reports whether a header may reach a provider: it is none of those that [HopByHop] and [StripCaller]
+// remove by name. What a Connection header names is for [HopByHop] to find.
+func ForProvider(name string) bool {
+	name = textproto.CanonicalMIMEHeaderKey(name)
+	return !hopByHop(name) && !callerOnly(name)
+}
+
 // The ways in which a header is refused. The text never repeats what was refused.
 var (
 	ErrHeaderName  = errors.New("header name is not a token")

@@ -70,6 +70,17 @@ func TestStripCaller(t *testing.T) {
 	}
 }
 
+func TestForProviderAgreesWithTheStrippers(t *testing.T) {
+	for _, name := range []string{"te", "TRAILER", "Authorization", "x-forwarded-proto", "Content-Type", "Accept", "X-Iop-Session", "Traceparent"} {
+		h := http.Header{name: {"v"}}
+		HopByHop(h)
+		StripCaller(h)
+		if ForProvider(name) != (len(h) == 1) {
+			t.Errorf("%s: ForProvider says %v, %d left", name, ForProvider(name), len(h))
+		}
+	}
+}
+
 // E34
 func TestCheckHeader(t *testing.T) {
 	bad := []struct {

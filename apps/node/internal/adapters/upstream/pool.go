@@ -1,0 +1,167 @@
+package upstream
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// pool dials connections to one provider and keeps a few that are idle.
+type pool struct {
+	base    base
+	connect time.Duration
+	tls     *tls.Config // nil on http://
+	max     int         // idle connections kept
+	keep    time.Duration
+	log     zerolog.Logger
+
+	// Memory that is used again.
+	readers sync.Pool // *bufio.Reader of closed connections
+	heads   sync.Pool // *[]byte that requests are written from
+	pieces  sync.Pool // *[]byte that answers are read to
+
+	mu     sync.Mutex
+	idle   []*conn // the one used last is at the end
+	timer  *time.Timer
+	closed bool
+}
+
+func newPool(b base, cfg Config) *pool {
+	p := &pool{base: b, connect: cfg.Connect, max: max(cfg.MaxConcurrency, 1), keep: idleKeepPlain, log: cfg.Log}
+	p.heads.New = func() any { return buffer(outSize) }
+	p.pieces.New = func() any { return buffer(MaxPiece) }
+	if p.connect <= 0 {
+		p.connect = DefaultConnect
+	}
+	if b.tls {
+		p.keep = idleKeepTLS
+		// HTTP/1.1 is the only protocol offered: one request owns one connection, which is what makes cancel, cut
+		// and "nothing was sent" exact.
+		p.tls = &tls.Config{ServerName: b.name, RootCAs: cfg.RootCAs, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	}
+	return p
+}
+
+// outSize is how much of a request is written at once.
+const outSize = 32 << 10
+
+func buffer(n int) *[]byte {
+	b := make([]byte, n)
+	return &b
+}
+
+// take returns an idle connection that is alive as far as can be seen, nil if there is none.
+func (p *pool) take() *conn {
+	for {
+		p.mu.Lock()
+		if len(p.idle) == 0 {
+			p.mu.Unlock()
+			return nil
+		}
+		c := p.idle[len(p.idle)-1]
+		p.idle = p.idle[:len(p.idle)-1]
+		p.mu.Unlock()
+		if time.Since(c.idleSince) < p.keep && c.quiet() {
+			c.reused = true
+			return c
+		}
+		p.log.Debug().Str("provider", p.base.addr).Msg("idle connection was closed by the provider")
+		p.discard(c)
+	}
+}
+
+// put keeps a connection for the next request, or closes it.
+func (p *pool) put(c *conn) {
+	c.idleSince = time.Now()
+	p.mu.Lock()
+	if p.closed || len(p.idle) >= p.max {
+		p.mu.Unlock()
+		p.discard(c)
+		return
+	}
+	p.idle = append(p.idle, c)
+	switch {
+	case p.timer == nil:
+		p.timer = time.AfterFunc(p.keep, p.expire)
+	case len(p.idle) == 1:
+		p.timer.Reset(p.keep)
+	}
+	p.mu.Unlock()
+}
+
+// expire closes what has been idle for too long; it runs while something is idle.
+func (p *pool) expire() {
+	p.mu.Lock()
+	old := 0
+	for old < len(p.idle) && time.Since(p.idle[old].idleSince) >= p.keep {
+		old++
+	}
+	expired := append([]*conn(nil), p.idle[:old]...)
+	p.idle = append(p.idle[:0], p.idle[old:]...)
+	if len(p.idle) > 0 && !p.closed {
+		p.timer.Reset(p.keep - time.Since(p.idle[0].idleSince))
+	}
+	p.mu.Unlock()
+	for _, c := range expired {
+		p.discard(c)
+	}
+}
+
+func (p *pool) close() {
+	p.mu.Lock()
+	p.closed = true
+	idle := p.idle
+	p.idle = nil
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.mu.Unlock()
+	for _, c := range idle {
+		p.discard(c)
+	}
+}
+
+// discard closes a connection that nobody uses and takes its reader back.
+func (p *pool) discard(c *conn) {
+	c.abort()
+	c.br.Reset(nil)
+	p.readers.Put(c.br)
+}
+
+// dial connects within the connect limit. No byte of a request has been sent when it fails. It asks no proxy: where
+// requests go is the configuration's word alone. (E22)
+func (p *pool) dial(ctx context.Context) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.connect)
+	defer cancel()
+	var dialer net.Dialer
+	nc, err := dialer.DialContext(ctx, "tcp", p.base.addr)
+	if err != nil {
+		return nil, connectFailure(p, err)
+	}
+	c := &conn{Conn: nc, tcp: nc}
+	if c.raw, err = nc.(syscall.Conn).SyscallConn(); err != nil {
+		_ = nc.Close()
+		return nil, connectFailure(p, err)
+	}
+	if p.tls != nil {
+		tc := tls.Client(nc, p.tls)
+		if err := tc.HandshakeContext(ctx); err != nil {
+			_ = nc.Close()
+			return nil, connectFailure(p, err)
+		}
+		c.Conn = tc
+	}
+	if br, ok := p.readers.Get().(*bufio.Reader); ok {
+		br.Reset(c)
+		c.br = br
+	} else {
+		c.br = bufio.NewReader(c)
+	}
+	return c, nil
+}
