@@ -50,6 +50,7 @@ type Edge struct {
 	state  atomic.Pointer[config.State]
 	cancel context.CancelFunc
 	done   chan error
+	taken  atomic.Bool // Stop was called
 }
 
 // Start runs an edge until the test is over, and then waits for all of it.
@@ -71,8 +72,10 @@ func Start(t testing.TB, o Options) *Edge {
 	e.cancel = cancel
 	go func() { e.done <- e.Server.Serve(ctx, e.Listener) }()
 	t.Cleanup(func() {
-		if err := e.Stop(); err != nil {
-			t.Errorf("serve: %v", err)
+		if taken := e.taken.Load(); !taken {
+			if err := e.Stop(); err != nil {
+				t.Errorf("serve: %v", err)
+			}
 		}
 		_ = generations.Close()
 	})
@@ -113,8 +116,10 @@ func (e *Edge) Configure(nodes []config.NodeRecord) {
 // Addr is where nodes dial.
 func (e *Edge) Addr() string { return e.Listener.Addr().String() }
 
-// Stop ends the edge as the end of a drain does, waits for it, and returns what Serve returned.
+// Stop ends the edge as the end of a drain does, waits for it, and returns what Serve returned. A test that doesn't
+// call it fails when Serve returned an error.
 func (e *Edge) Stop() error {
+	e.taken.Store(true)
 	e.cancel()
 	err := <-e.done
 	e.done <- err // for the next one who asks

@@ -56,7 +56,7 @@ type Connection struct {
 	told       *rate.Limiter // of the node's own events
 
 	over    atomic.Bool // fenced: nothing is published any more
-	ignored Ignored
+	ignored ignored
 
 	// order serialises "look at the state, tell the scheduler", so that the scheduler never sees an older state after
 	// a newer one. It is held across calls of the scheduler, which never block; it is taken before mu.
@@ -69,11 +69,20 @@ type Connection struct {
 
 // Ignored counts what a node sent and the edge had no use for, by kind.
 type Ignored struct {
-	RunEnded atomic.Uint64 // unknown run, other attempt, or before Ready
-	Status   atomic.Uint64 // a number that isn't above the last
-	Events   atomic.Uint64 // over the rate
-	Other    atomic.Uint64 // kinds that this version doesn't know or didn't negotiate
-	Late     atomic.Uint64 // anything after the fence
+	RunEnded uint64 // unknown run, or another attempt of it
+	Status   uint64 // a number that isn't above the last
+	Events   uint64 // over the rate
+	Other    uint64 // not negotiated, or not a node's to say
+	Late     uint64 // anything after the fence
+}
+
+type ignored struct{ runEnded, status, events, other, late atomic.Uint64 }
+
+// Ignored returns the counts.
+func (c *Connection) Ignored() Ignored {
+	i := &c.ignored
+	return Ignored{RunEnded: i.runEnded.Load(), Status: i.status.Load(), Events: i.events.Load(),
+		Other: i.other.Load(), Late: i.late.Load()}
 }
 
 // NewConnection returns a connection that isn't in the registry yet. rec and p are what its node was found by and what
@@ -200,7 +209,7 @@ func (c *Connection) emit(level zerolog.Level, e events.Event) {
 	if e.Adapter != "" {
 		line = line.Str("adapter", e.Adapter)
 	}
-	line.Msg(e.Text)
+	line.Str("text", e.Text).Msg("node " + e.Kind.String())
 }
 
 // text says in words what a state that gets no work lacks.

@@ -216,7 +216,7 @@ func (c *Connection) Status(m *pb.NodeStatus) {
 	old := c.st
 	c.mu.Unlock()
 	if m.GetNumber() <= old.number {
-		c.ignored.Status.Add(1)
+		c.ignored.status.Add(1)
 		return
 	}
 	c.updateOrdered(func(s *status) {
@@ -241,7 +241,7 @@ func (c *Connection) RunEnded(e *pb.RunEnd) bool {
 		return false
 	}
 	if !c.registry.cfg.Scheduler.Ended(c.NodeID, c.Generation, e.GetRunId(), e.GetAttempt()) {
-		c.ignored.RunEnded.Add(1)
+		c.ignored.runEnded.Add(1)
 		return false
 	}
 	return true
@@ -254,9 +254,9 @@ func (c *Connection) NodeEvent(m *pb.EdgeNodeEvent) {
 	switch {
 	case c.late():
 	case kind < pb.EventKind_EVENT_KIND_REFUSED_PROJECTION || kind > pb.EventKind_EVENT_KIND_CAPACITY_DRIFT:
-		c.ignored.Other.Add(1)
+		c.ignored.other.Add(1)
 	case !c.told.Allow():
-		c.ignored.Events.Add(1)
+		c.ignored.events.Add(1)
 	default:
 		c.emit(zerolog.InfoLevel, events.Event{Kind: events.Kind(kind), Code: cut(m.GetCode(), maxName),
 			Adapter: cut(m.GetAdapter(), maxName), Text: cut(m.GetText(), maxText)})
@@ -266,7 +266,7 @@ func (c *Connection) NodeEvent(m *pb.EdgeNodeEvent) {
 // Unknown counts a message that this version has no use for.
 func (c *Connection) Unknown() {
 	if !c.late() {
-		c.ignored.Other.Add(1)
+		c.ignored.other.Add(1)
 	}
 }
 
@@ -275,7 +275,7 @@ func (c *Connection) late() bool {
 	if !c.over.Load() {
 		return false
 	}
-	c.ignored.Late.Add(1)
+	c.ignored.late.Add(1)
 	return true
 }
 

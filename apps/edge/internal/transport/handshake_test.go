@@ -124,7 +124,7 @@ func TestRefused(t *testing.T) {
 				if s := e.Server.Stats(); s.Refused[code.Code] != 1 {
 					t.Errorf("stats %+v", s)
 				}
-				synctest.Wait() // the last of the refused connection's goroutine
+				synctest.Wait()                                                      // the last of the refused connection's goroutine
 				if s := e.Server.Stats(); s.Unregistered != 1 || s.Handshakes != 0 { // the one that waits in accept
 					t.Errorf("stats at rest %+v", s)
 				}

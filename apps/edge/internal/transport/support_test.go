@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -23,14 +24,19 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bubble runs f on fake time. The multiplexer keeps timers in a package-level pool; collecting it before each bubble
-// keeps a timer of one bubble out of the next (faults.md §4). Such tests don't run in parallel.
+// bubble runs f on fake time. Such tests don't run in parallel.
 func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
+	collectTimers()
+	synctest.Test(t, f)
+}
+
+// collectTimers empties the multiplexer's package-level pool of timers, so that one of a bubble before isn't used in the
+// next, or outside (faults.md §4).
+func collectTimers() {
 	for range 3 {
 		runtime.GC()
 	}
-	synctest.Test(t, f)
 }
 
 // nodes makes records of enabled nodes with four places each.
@@ -158,6 +164,11 @@ func (s *safeBuffer) String() string {
 }
 
 func hexOf(sum [32]byte) string { return hex.EncodeToString(sum[:]) }
+
+func median(d []time.Duration) time.Duration {
+	slices.Sort(d)
+	return d[len(d)/2]
+}
 
 // eventually polls until ok says so.
 func eventually(t *testing.T, what string, ok func() bool) {

@@ -1,0 +1,220 @@
+package transport_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"iop/apps/edge/internal/edgetest"
+	"iop/apps/edge/internal/events"
+	edge "iop/apps/edge/internal/transport"
+)
+
+// starved is a listener that fails for a while, as one does without descriptors.
+type starved struct {
+	*edgetest.Listener
+	mu    sync.Mutex
+	left  int
+	tried []time.Time
+}
+
+func (s *starved) Accept() (net.Conn, error) {
+	s.mu.Lock()
+	s.tried = append(s.tried, time.Now())
+	fail := s.left > 0
+	if fail {
+		s.left--
+	}
+	s.mu.Unlock()
+	if fail {
+		return nil, &net.OpError{Op: "accept", Net: "memory", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return s.Listener.Accept()
+}
+
+// faults.md row 54: without descriptors the edge keeps serving and accepts again later; the wait doubles up to a second,
+// and one event tells of it.
+func TestTooManyOpenFiles(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &starved{Listener: edgetest.Listen()}
+		e := edgetest.Start(t, edgetest.Options{Nodes: nodes("a", "b"), Listener: s})
+		seen := follow(e)
+		n := connect(t, s.Listener, "a", edgetest.NodeOptions{})
+		n.AwaitReady(t)
+		s.mu.Lock()
+		s.left, s.tried = 12, nil
+		s.mu.Unlock()
+		b := connect(t, s.Listener, "b", edgetest.NodeOptions{}) // its accept was waiting already
+		b.AwaitReady(t)
+		time.Sleep(10 * time.Second)
+		s.mu.Lock()
+		tried := s.tried
+		s.mu.Unlock()
+		if len(tried) != 13 {
+			t.Fatalf("%d tries", len(tried))
+		}
+		for i := 1; i < len(tried); i++ {
+			if got, want := tried[i].Sub(tried[i-1]), min(5*time.Millisecond<<(i-1), time.Second); got != want {
+				t.Errorf("pause %d is %v, want %v", i, got, want)
+			}
+		}
+		if n := seen.count(events.KindRefused, "accept_failed"); n != 1 {
+			t.Errorf("%d events", n)
+		}
+		if st := e.Server.Stats(); st.AcceptErrors != 12 {
+			t.Errorf("stats %+v", st)
+		}
+		wantWork(t, e, "a") // it kept serving
+		b.Close()
+		connect(t, s.Listener, "b", edgetest.NodeOptions{}).AwaitReady(t)
+	})
+}
+
+// A listener that is closed by somebody else ends Serve with an error, and everything with it.
+func TestListenerBreaks(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := edgetest.Listen()
+		e := edgetest.Start(t, edgetest.Options{Nodes: nodes("a"), Listener: l})
+		n := connect(t, l, "a", edgetest.NodeOptions{})
+		n.AwaitReady(t)
+		_ = l.Close()
+		<-n.Link.Down()
+		if len(e.Registry.Connections()) != 0 {
+			t.Error("a connection is left")
+		}
+		if err := e.Stop(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("serve returned %v", err)
+		}
+	})
+}
+
+// E30: 200 connections from one address that say nothing, or are half open, all end at the handshake's limit, and
+// goroutines and descriptors are back where they were.
+func TestManyIdleConnections(t *testing.T) {
+	collectTimers()
+	e := edgetest.Start(t, edgetest.Options{Nodes: nodes("a"), MaxUnregistered: 128, Timers: shortTimers()})
+	warm := edgetest.Dial(t, e, "a", edgetest.NodeOptions{})
+	warm.AwaitReady(t)
+	goroutines, files := runtime.NumGoroutine(), openFiles(t)
+	var conns []net.Conn
+	for i := range 200 {
+		c, err := net.Dial("tcp", e.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			_, _ = c.Write([]byte{0, 0})
+		}
+		conns = append(conns, c)
+	}
+	for _, c := range conns {
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := c.Read(make([]byte, 1)); isTimeout(err) {
+			t.Fatal("a connection that never registered is still open")
+		}
+		_ = c.Close()
+	}
+	eventually(t, "goroutines and descriptors are back", func() bool {
+		return runtime.NumGoroutine() <= goroutines && openFiles(t) <= files
+	})
+	wantWork(t, e, "a")
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("no /proc: ", err)
+	}
+	return len(entries)
+}
+
+// shortTimers are the real ones, all scaled alike.
+func shortTimers() edge.Timers {
+	return edge.Timers{Heartbeat: 300 * time.Millisecond, Dead: 450 * time.Millisecond, ControlOpen: 50 * time.Millisecond,
+		Handshake: 100 * time.Millisecond, Probe: 30 * time.Millisecond, ReadyLimit: 600 * time.Millisecond,
+		Dispatch: 100 * time.Millisecond, Status: 300 * time.Millisecond}
+}
+
+// TU-28, E31, "multiplexer before authentication": a length is a promise that costs the edge nothing, however often it
+// is made, and neither does a multiplexer that nobody has registered for.
+func TestPromisesCostNoMemory(t *testing.T) {
+	collectTimers()
+	e := edgetest.Start(t, edgetest.Options{Nodes: nodes("a")})
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.TotalAlloc)
+	}
+	greetings := [][]byte{
+		binary.BigEndian.AppendUint32(nil, 0xffffffff),
+		binary.BigEndian.AppendUint32(nil, 0x7fffffff),
+		binary.BigEndian.AppendUint32(nil, 16<<10+1),
+	}
+	var streams []byte // 250 streams of an unregistered connection
+	for i := range uint32(250) {
+		streams = append(streams, 0, 1, 0, 1)
+		streams = binary.BigEndian.AppendUint32(streams, 1+2*i)
+		streams = append(streams, 0, 0, 0, 0)
+	}
+	greetings = append(greetings, streams)
+	before := heap()
+	const rounds = 50
+	for i := range rounds {
+		c, err := net.Dial("tcp", e.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Write(greetings[i%len(greetings)])
+		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		if n, err := c.Read(make([]byte, 1)); n != 0 || isTimeout(err) || err == nil {
+			t.Errorf("round %d: %d bytes, %v", i, n, err)
+		}
+		_ = c.Close()
+	}
+	if grown := heap() - before; grown > rounds*64<<10 {
+		t.Errorf("%d connections made %d bytes", rounds, grown)
+	}
+}
+
+// E27: it takes the same time to refuse a token that nobody has and one that is wrong by its last character.
+func TestRefusalTimeDoesNotTell(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures time")
+	}
+	collectTimers()
+	e := edgetest.Start(t, edgetest.Options{Nodes: nodes("a", "b", "c")})
+	once := func(token string) time.Duration {
+		c, err := net.Dial("tcp", e.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		hello := edgetest.Hello("a")
+		hello.Token = token
+		start := time.Now()
+		resp, err := edgetest.Register(c, hello)
+		if err != nil && !errors.Is(err, io.EOF) || resp.GetReason() != unknownToken {
+			t.Fatalf("%v, %v", resp, err)
+		}
+		return time.Since(start)
+	}
+	wrong := edgetest.Token("a")[:len(edgetest.Token("a"))-1] + "!"
+	unknown := "nobody-has-a-token-like-this-one!"
+	var sumWrong, sumUnknown []time.Duration
+	for range 300 { // in turns, so that load falls on both alike
+		sumWrong, sumUnknown = append(sumWrong, once(wrong)), append(sumUnknown, once(unknown))
+	}
+	a, b := median(sumWrong), median(sumUnknown)
+	if ratio := float64(a) / float64(b); ratio < 0.5 || ratio > 2 {
+		t.Errorf("median %v for a wrong token, %v for an unknown one", a, b)
+	}
+}
