@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -173,10 +172,15 @@ func TestLeaveRacesGrant(t *testing.T) {
 		for i := range 200 {
 			g := mustGrant(t, s, request("holder"))
 			w, next := begin(s, request(name("w", i))), begin(s, request(name("next", i)))
-			go w.cancel(errGone)
-			go g.Release()
+			if i%2 == 0 {
+				w.cancel(errGone)
+				g.Release()
+			} else {
+				g.Release()
+				w.cancel(errGone)
+			}
 			synctest.Wait()
-			if o := w.now(t); o.err == nil {
+			if o := w.now(t); o.err == nil { // it had returned before it was cancelled
 				o.grant.Release()
 			}
 			next.granted(t).Release()
@@ -289,6 +293,39 @@ func TestRequeueKeepsPosition(t *testing.T) {
 	})
 }
 
+// Who comes back stands between those who came before it and those who came after.
+func TestRequeueInTheMiddle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		s.Publish(oneNode("n1", 1))
+		holder := mustGrant(t, s, request("holder"))
+		first, second := request("first"), request("second")
+		first.Exclude = []Place{{"n2", "a"}}
+		w1, w2, w3 := begin(s, first), begin(s, second), begin(s, request("third"))
+		s.Publish(oneNode("n2", 1))
+		g := w2.granted(t)
+		s.Fence("n2", 1)
+		if g.Sent() {
+			t.Fatal("sent at a fenced place")
+		}
+		w2 = begin(s, second)
+		holder.Release()
+		w2.waits(t)
+		w1.granted(t).Release()
+		w3.waits(t)
+		if g = w2.granted(t); g.Position != 2 {
+			t.Errorf("position %d, want that of the first time", g.Position)
+		}
+		g.Release()
+		g = w3.granted(t)
+		w2 = begin(s, second) // alone now
+		g.Release()
+		if g = w2.granted(t); g.Position != 2 {
+			t.Errorf("position %d, want that of the first time", g.Position)
+		}
+	})
+}
+
 // A request that was granted at once and comes back stands before those who came after it.
 func TestRequeueOfTheNeverQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -340,88 +377,6 @@ func TestSetsDontBlockEachOther(t *testing.T) {
 		w2.waits(t)
 		g.Release()
 		w2.granted(t)
-	})
-}
-
-// Protocol: a node that is always busy sees one open a second, whoever asks; RunEnded and news end that.
-func TestSaturation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := New(Config{})
-		s.Publish(oneNode("n", 4))
-		busy := mustGrant(t, s, request("running"))
-		busy.Sent()
-		var count atomic.Int64
-		for i := range 20 {
-			r := request(name("r", i))
-			go func() {
-				for {
-					g, err := s.Acquire(t.Context(), r)
-					if err != nil {
-						return
-					}
-					count.Add(1)
-					g.Sent()
-					s.Saturated(g.Place, g.Generation)
-					g.Rejected()
-					r.Attempt++
-				}
-			}()
-		}
-		time.Sleep(10*time.Second + 1)
-		synctest.Wait()
-		opens := count.Load()
-		if opens < 10 || opens > 11 {
-			t.Errorf("%d opens in 10 s, want one a second", opens)
-		}
-		s.Publish(oneNode("n", 4)) // says nothing new
-		synctest.Wait()
-		if count.Load() != opens || !s.Snapshot().Places[0].Saturated {
-			t.Error("the same snapshot again took the mark off")
-		}
-		end(t, s, busy)
-		synctest.Wait()
-		if n := count.Load() - opens; n < 1 || n > 4 { // as many as seem free, then the mark is back
-			t.Errorf("%d opens after RunEnded, want one to four", n)
-		}
-		opens = count.Load()
-		s.Publish(oneNode("n", 5))
-		synctest.Wait()
-		if count.Load() == opens {
-			t.Error("news of the adapter didn't take the mark off")
-		}
-		s.Drain()
-	})
-}
-
-// A saturated place is the last choice, and a newcomer doesn't take the grant of the second from one who waits.
-func TestSaturatedIsLastChoice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := New(Config{})
-		s.Publish(nodeOf("n1", 1, adapterOf("a", 9, "m")))
-		s.Publish(nodeOf("n2", 1, adapterOf("a", 1)))
-		s.Saturated(Place{"n1", "a"}, 1)
-		time.Sleep(2 * time.Second)
-		if g := mustGrant(t, s, request("r1")); g.Node != "n2" {
-			t.Errorf("granted %v while another was unmarked", g.Place)
-		}
-		if g := mustGrant(t, s, request("r2")); g.Node != "n1" {
-			t.Errorf("granted %v", g.Place)
-		}
-		w := begin(s, request("w"))
-		time.Sleep(time.Second - 1)
-		w.waits(t)
-		late := begin(s, request("late"))
-		time.Sleep(1)
-		w.granted(t)
-		late.waits(t)
-		time.Sleep(time.Second)
-		late.granted(t)
-		s.Saturated(Place{"n1", "a"}, 2)
-		s.Saturated(Place{"n1", "b"}, 1)
-		s.Saturated(Place{"n3", "a"}, 1)
-		if got := s.Snapshot().Ignored.Stale; got != 3 {
-			t.Errorf("%d stale marks counted, want 3", got)
-		}
 	})
 }
 
