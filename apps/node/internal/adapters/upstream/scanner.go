@@ -47,6 +47,12 @@ func (s *scanner) write(p []byte) {
 			i = s.str(p, i)
 			continue
 		}
+		if number(p[i]) { // most of an embedding
+			for i++; i < len(p) && number(p[i]); i++ {
+			}
+			s.next = keyOther
+			continue
+		}
 		before := s.capturing
 		s.value(p[i])
 		i++
@@ -64,6 +70,9 @@ func (s *scanner) write(p []byte) {
 		s.keep(p[from:])
 	}
 }
+
+// number reports whether c is a digit, a sign or a point.
+func number(c byte) bool { return '+' <= c && c <= '9' && c != ',' }
 
 // keep appends to the capture; one that grows too large is given up.
 func (s *scanner) keep(p []byte) bool {
