@@ -156,7 +156,7 @@ func (c *Connection) Ready(m *pb.Ready) error {
 	if m.GetRefusedProjection() != 0 {
 		c.emit(zerolog.WarnLevel, events.Event{Kind: events.KindRefusedProjection,
 			Code: execution.Code(m.GetRefuseCode()).String(),
-			Text: fmt.Sprintf("projection %d: %s", m.GetRefusedProjection(), cut(m.GetRefuseText(), maxText))})
+			Text: cut(fmt.Sprintf("projection %d: %s", m.GetRefusedProjection(), m.GetRefuseText()), maxText)})
 	}
 	if p == nil {
 		return nil

@@ -15,11 +15,16 @@ import (
 	pb "iop/proto/iop"
 )
 
+// patient is a node that doesn't find its edge dead, so that only the edge's judgement is looked at.
+func patient(id string) edgetest.NodeOptions {
+	return edgetest.NodeOptions{Hello: edgetest.Hello(id), Dead: time.Hour}
+}
+
 // owner registers node a on a cable that can go silent, and makes it ready.
 func owner(t *testing.T, l *edgetest.Listener) (*edgetest.Node, *edgetest.Cable) {
 	t.Helper()
 	cable := &edgetest.Cable{Conn: l.Dial()}
-	n := edgetest.Connect(t, cable, edgetest.NodeOptions{Hello: edgetest.Hello("a")})
+	n := edgetest.Connect(t, cable, patient("a"))
 	n.AwaitReady(t)
 	return n, cable
 }
@@ -61,6 +66,49 @@ func TestDuplicateOfALiveNode(t *testing.T) {
 		}
 		// Its link works: work goes over it.
 		wantWork(t, e, "a")
+	})
+}
+
+// §2.A contending: any byte read after the probe was flushed is an answer, not the echo alone.
+func TestAnyByteAnswersTheProbe(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		e, l, _ := inMemory(t, edgetest.Options{})
+		first := raw(t, l, "a") // never echoes
+		if err := first.OpenStream(edgetest.ControlStream); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		time.AfterFunc(2*time.Second, func() {
+			_ = first.Send(&pb.NodeControl{Message: &pb.NodeControl_Heartbeat{Heartbeat: &pb.Heartbeat{Nonce: 1}}})
+		})
+		start := time.Now()
+		c, resp := register(t, l, stranger("second"))
+		wantRefused(t, c, resp, duplicate)
+		if d := time.Since(start); d != 2*time.Second {
+			t.Errorf("refused after %v", d)
+		}
+		if e.Registry.Lookup("a", first.Response.GetConnectionGeneration()) == nil {
+			t.Error("the predecessor was touched")
+		}
+	})
+}
+
+// §2.A contending: edge grace over → close.
+func TestEndWhileContending(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		e, l, _ := inMemory(t, edgetest.Options{})
+		_, cable := owner(t, l)
+		cable.Silence()
+		c := l.Dial()
+		defer c.Close()
+		if err := link.WriteMessage(c, stranger("second")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if err := e.Stop(); err != nil {
+			t.Error(err)
+		}
+		wantClosed(t, c)
 	})
 }
 

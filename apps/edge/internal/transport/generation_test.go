@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"iop/apps/edge/internal/edgetest"
 	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/node"
+	link "iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
 
@@ -113,22 +115,30 @@ func TestManyNodesAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		e, l, seen := inMemory(t, edgetest.Options{Nodes: nodes(ids...)})
 		start := time.Now()
-		var all []*edgetest.Node
+		var dialing sync.WaitGroup
 		for _, id := range ids {
-			go func() {
-				c := l.Dial()
-				if _, err := edgetest.Register(c, edgetest.Hello(id)); err != nil {
-					t.Error(err)
+			dialing.Go(func() {
+				_ = l.Dial().Close() // the first try of each is cut
+				for {
+					c := l.Dial()
+					resp, err := edgetest.Register(c, edgetest.Hello(id))
+					if err == nil && resp.GetAccepted() {
+						edgetest.Run(t, c, resp, edgetest.NodeOptions{}).Ready()
+						return
+					}
+					_ = c.Close()
+					time.Sleep(time.Second)
 				}
-				_ = c.Close() // the first try of each is cut
-			}()
+			})
+			if len(id)%2 == 0 { // and some come twice
+				dialing.Go(func() {
+					c := l.Dial()
+					_ = link.WriteMessage(c, edgetest.Hello(id))
+					_ = c.Close()
+				})
+			}
 		}
-		for _, id := range ids {
-			all = append(all, connect(t, l, id, edgetest.NodeOptions{}))
-		}
-		for _, n := range all {
-			n.Ready()
-		}
+		dialing.Wait()
 		for _, id := range ids {
 			wantState(t, e, id, node.StateReady)
 		}

@@ -92,6 +92,7 @@ type Stats struct {
 type stats struct {
 	accepted, acceptErrors atomic.Uint64
 	refused                [reasons]atomic.Uint64
+	unregistered           atomic.Int64
 }
 
 // reasons is one more than the highest register reason.
@@ -116,6 +117,15 @@ func NewServer(cfg Config) *Server {
 		unregistered: make(chan struct{}, cfg.MaxUnregistered),
 		handshakes:   make(chan struct{}, cfg.MaxHandshakes),
 		strangers:    rate.NewLimiter(5, 50),
+	}
+}
+
+// TimersOf takes from an edge's configuration what concerns node connections.
+func TimersOf(t config.EdgeTimers) Timers {
+	return Timers{
+		Heartbeat: t.Heartbeat, Dead: t.Dead, ControlOpen: t.ControlOpen, StreamReset: t.StreamReset,
+		Handshake: t.Handshake, Probe: t.Probe, ReadyLimit: t.ReadyLimit, Dispatch: t.DispatchLimit,
+		Status: t.Heartbeat, // it is a heartbeat, on the way that work goes
 	}
 }
 
@@ -213,7 +223,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // handle owns one connection from accept to its end.
 func (s *Server) handle(ctx context.Context, conn net.Conn) {
+	s.stats.unregistered.Add(1)
 	c := s.register(ctx, conn)
+	s.stats.unregistered.Add(-1)
 	<-s.unregistered
 	if c != nil {
 		s.serveConn(ctx, c)
@@ -232,7 +244,7 @@ func (s *Server) Stats() Stats {
 	st := Stats{
 		Accepted: s.stats.accepted.Load(), AcceptErrors: s.stats.acceptErrors.Load(),
 		Refused:      make(map[string]uint64, reasons),
-		Unregistered: len(s.unregistered), Handshakes: len(s.handshakes),
+		Unregistered: int(s.stats.unregistered.Load()), Handshakes: len(s.handshakes),
 	}
 	for i := 1; i < reasons; i++ {
 		st.Refused[node.ReasonName(pb.RegisterReason(i))] = s.stats.refused[i].Load()

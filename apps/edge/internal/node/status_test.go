@@ -1,0 +1,106 @@
+package node
+
+import (
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"iop/apps/edge/internal/admission"
+	"iop/apps/edge/internal/events"
+	"iop/packages/go/config"
+	"iop/packages/go/transport"
+	pb "iop/proto/iop"
+)
+
+// These look at what needs more than one projection, which an edge of this version never sends.
+
+type nobody struct{ fenced []uint64 }
+
+func (*nobody) Publish(admission.Node)                    {}
+func (*nobody) Adopt(string, uint64, []admission.Adopted) {}
+func (*nobody) Ended(string, uint64, string, uint32) bool { return false }
+func (n *nobody) Fence(_ string, generation uint64)       { n.fenced = append(n.fenced, generation) }
+
+type told struct{ list []events.Event }
+
+func (t *told) Publish(e events.Event) { t.list = append(t.list, e) }
+func (*told) Control(*pb.NodeControl)  {}
+
+// afterRefresh is a connection that was told of projections 3 and 5 and is ready with 3.
+func afterRefresh(t *testing.T) (*Connection, *told) {
+	t.Helper()
+	seen := &told{}
+	r := New(Config{Scheduler: &nobody{}, Events: seen, Log: zerolog.New(io.Discard)})
+	near, far := net.Pipe()
+	t.Cleanup(func() { _, _ = near.Close(), far.Close() })
+	first := &config.Projection{Number: 3, Adapters: []config.ProjectedAdapter{
+		{Adapter: config.Adapter{Name: "x", MaxConcurrency: 1}, Revision: 3}}}
+	second := &config.Projection{Number: 5, Adapters: []config.ProjectedAdapter{
+		{Adapter: config.Adapter{Name: "x", MaxConcurrency: 2}, Revision: 5}, {Adapter: config.Adapter{Name: "y", MaxConcurrency: 1}, Revision: 5}}}
+	c := r.NewConnection(Identity{NodeID: "a", Generation: 1}, &config.NodeRecord{ID: "a"}, first, near)
+	c.Link = transport.NewEdgeLink(near, transport.Config{}, seen)
+	c.st.sent = append(c.st.sent, second)
+	if err := c.Ready(&pb.Ready{Projection: 3, Adapters: []*pb.AdapterState{{Name: "x", Revision: 3, Available: true, Capacity: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	return c, seen
+}
+
+func (c *Connection) names() (names []string) {
+	for _, a := range c.st.adapters {
+		names = append(names, a.Name)
+	}
+	return names
+}
+
+// §2.A: Ready(p) with p lower than the last Ready → K; the same or a higher one that was sent is a new snapshot.
+func TestReadyGoesForwardOnly(t *testing.T) {
+	c, _ := afterRefresh(t)
+	if err := c.Ready(&pb.Ready{Projection: 3}); err != nil {
+		t.Errorf("the same again: %v", err)
+	}
+	if err := c.Ready(&pb.Ready{Projection: 5}); err != nil {
+		t.Errorf("the next: %v", err)
+	}
+	if got := c.names(); !slices.Equal(got, []string{"x", "y"}) {
+		t.Errorf("adapters %v", got)
+	}
+	if err := c.Ready(&pb.Ready{Projection: 3}); err == nil || !strings.Contains(err.Error(), "goes back") {
+		t.Errorf("a lower one: %v", err)
+	}
+	if err := c.Ready(&pb.Ready{Projection: 4}); err == nil {
+		t.Error("one between that was never sent")
+	}
+}
+
+// §2.A ready: Ready.refused_projection → event, the old projection stays in force.
+func TestRefusedRefreshKeepsTheOldProjection(t *testing.T) {
+	c, seen := afterRefresh(t)
+	err := c.Ready(&pb.Ready{Projection: 3, RefusedProjection: 5, RefuseText: strings.Repeat("é", 300),
+		Adapters: []*pb.AdapterState{{Name: "x", Revision: 3, Available: true, Capacity: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.State() != StateReady || !slices.Equal(c.names(), []string{"x"}) || !c.st.adapters[0].Available {
+		t.Errorf("state %v, adapters %+v", c.State(), c.st.adapters)
+	}
+	if last := seen.list[len(seen.list)-1]; last.Kind != events.KindRefusedProjection || len(last.Text) > maxText {
+		t.Errorf("event %+v", last)
+	}
+}
+
+func TestCut(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		n    int
+		want string
+	}{{"", 0, ""}, {"abc", 3, "abc"}, {"abcd", 3, "abc"}, {"aé", 2, "a"}, {"éé", 3, "é"}, {"€", 2, ""}, {"a€", 4, "a€"}} {
+		if got := cut(c.in, c.n); got != c.want {
+			t.Errorf("cut(%q, %d) = %q, want %q", c.in, c.n, got, c.want)
+		}
+	}
+}
