@@ -15,14 +15,15 @@ const Anonymous = "anonymous"
 
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-func isID(s string) bool { return idPattern.MatchString(s) }
+// ValidID reports whether s can name a node, an adapter or a principal: 1 to 64 characters of A-Z a-z 0-9 . _ -
+func ValidID(s string) bool { return idPattern.MatchString(s) }
 
 // id checks a name that travels on the wire and into metrics.
 func (d *decoder) id(path, s string) bool {
 	switch {
 	case s == "":
 		d.add(path, "is missing")
-	case !isID(s):
+	case !ValidID(s):
 		d.add(path, "%s can't be a name: 1 to 64 characters of A-Z a-z 0-9 . _ -", quote(s))
 	default:
 		return true
@@ -32,7 +33,7 @@ func (d *decoder) id(path, s string) bool {
 
 // idOr is an id as an example in an error shows it.
 func idOr(id, fallback string) string {
-	if isID(id) && !looksSecret(id) {
+	if ValidID(id) && !looksSecret(id) {
 		return id
 	}
 	return fallback
@@ -139,9 +140,9 @@ func hostName(host string) bool {
 	})
 }
 
-// loopback reports whether an address can be reached from this machine only. What isn't an address counts as such: it
-// is refused for that already.
-func loopback(address string) bool {
+// Loopback reports whether a listener's address can be reached from its own machine only. What isn't an address counts
+// as such: it is refused for that already.
+func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil || host == "localhost" {
 		return true
@@ -149,9 +150,6 @@ func loopback(address string) bool {
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.IsLoopback()
 }
-
-// Loopback reports whether a listener's address can be reached from its own machine only.
-func Loopback(address string) bool { return loopback(address) }
 
 // timers checks that every time limit of a section is one; those named may be 0.
 func (d *decoder) timers(path string, section any, zero ...string) {

@@ -41,15 +41,15 @@ func (d *decoder) checkListen(e *Edge) {
 		d.address("listen.admin", l.Admin, true)
 	}
 	d.distinctListeners(l)
-	if len(e.Principals) == 0 && !loopback(l.HTTP) {
+	if len(e.Principals) == 0 && !Loopback(l.HTTP) {
 		d.add("listen.http", "%s isn't on loopback and no principals are configured, so anyone could use it; add a "+
 			"principal (iop-edge key new NAME makes its key), or listen on 127.0.0.1", quote(l.HTTP))
 	}
-	if !e.InsecurePlaintext && !loopback(l.Nodes) {
+	if !e.InsecurePlaintext && !Loopback(l.Nodes) {
 		d.add("listen.nodes", "%s isn't on loopback, and without TLS tokens and prompts cross the network unencrypted; "+
 			"listen on 127.0.0.1 behind a tunnel, or accept it with insecure_plaintext: true", quote(l.Nodes))
 	}
-	if l.Admin != "" && len(e.AdminKeyHashes) == 0 && !loopback(l.Admin) {
+	if l.Admin != "" && len(e.AdminKeyHashes) == 0 && !Loopback(l.Admin) {
 		d.add("listen.admin", "%s isn't on loopback and there are no admin_key_hashes, so anyone could administer "+
 			"this Edge; add one, or listen on 127.0.0.1", quote(l.Admin))
 	}

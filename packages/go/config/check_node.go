@@ -28,7 +28,7 @@ func (d *decoder) checkNode(n *Node) {
 		d.add("data_dir", "is empty; name a directory")
 	}
 	n.DataDir = d.resolve(n.DataDir)
-	if n.Admin.Listen != "" && d.address("admin.listen", n.Admin.Listen, true) && !loopback(n.Admin.Listen) {
+	if n.Admin.Listen != "" && d.address("admin.listen", n.Admin.Listen, true) && !Loopback(n.Admin.Listen) {
 		d.add("admin.listen", "%s isn't on loopback, and this listener has no keys; listen on 127.0.0.1",
 			quote(n.Admin.Listen))
 	}

@@ -55,7 +55,7 @@ func (d *decoder) checkTokenHash(p string, t *TokenHash, hashes *unique) {
 // checkLabels checks names and values; they are shown in logs and administration.
 func (d *decoder) checkLabels(p string, labels map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(labels)) {
-		if !isID(k) || !isID(strings.ReplaceAll(labels[k], "/", "_")) {
+		if !ValidID(k) || !ValidID(strings.ReplaceAll(labels[k], "/", "_")) {
 			d.add(join(p, showKey(k)), "must be a name and a value of 1 to 64 characters A-Z a-z 0-9 . _ - (/ too in the value)")
 		}
 	}

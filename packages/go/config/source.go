@@ -73,6 +73,15 @@ func readCredential(name string) (string, error) {
 	return readSecretFile(filepath.Join(dir, name))
 }
 
+// ReadTokenFile returns the token in a file, as a node reads it. Its errors say what is wrong, not with which file.
+func ReadTokenFile(name string) (Secret, error) {
+	text, err := readSecretFile(name)
+	if err != nil {
+		return Secret{}, err
+	}
+	return ParseToken(text)
+}
+
 // readSecretFile returns a file's content without the line break at its end. The group may read it, since a mounted
 // secret of Kubernetes needs that, everybody may not.
 func readSecretFile(name string) (string, error) {

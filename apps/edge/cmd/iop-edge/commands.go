@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net"
+	"runtime/debug"
+	"strings"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"iop/apps/edge"
+	"iop/packages/go/config"
+	"iop/packages/go/logging"
+	"iop/packages/go/program"
+)
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "iop-edge",
+		Short: "The Edge of IOP: one address for AI providers on machines that nothing can dial",
+		Long: `iop-edge is the side of IOP with an address. Nodes dial out to it, API clients (OpenAI) talk to it, and it carries
+each request to a node and the answer back.
+
+A first try on one machine:
+  iop-edge token new local --token-file configs/node.token --hash-file configs/state/local.token.sha256
+  iop-edge serve -c configs/edge.yaml
+  iop-node serve -c configs/node.yaml
+  curl http://127.0.0.1:8080/v1/models
+
+Every key of the configuration file is explained in configs/edge.yaml.`,
+	}
+	root.AddCommand(
+		serveCommand(),
+		checkCommand(),
+		program.Group("token", "Make the tokens that nodes register with", tokenNewCommand()),
+		program.Group("key", "Make the API keys of callers", keyNewCommand()),
+		program.VersionCommand(),
+	)
+	return root
+}
+
+func serveCommand() *cobra.Command {
+	var file string
+	var anyMemory bool
+	cmd := &cobra.Command{
+		Use:   "serve -c FILE",
+		Short: "Run the Edge",
+		Long: `Run the Edge until SIGTERM or SIGINT. The first signal drains: new requests are refused, running ones may finish for
+timers.drain. A second signal ends at once. The log goes to standard error.
+
+Exit code: 0 after a drain, 1 if it couldn't start, broke, or was ended at once.`,
+		Example: `  iop-edge serve -c configs/edge.yaml
+  GOMEMLIMIT=2GiB iop-edge serve -c /etc/iop/edge.yaml`,
+		Args: program.Args(),
+		RunE: func(*cobra.Command, []string) error { return serve(file, anyMemory) },
+	}
+	program.ConfigFlag(cmd, &file)
+	cmd.Flags().BoolVar(&anyMemory, "ignore-memory-bound", false, "start although the limits permit more than half of GOMEMLIMIT")
+	return cmd
+}
+
+func serve(file string, anyMemory bool) error {
+	cfg, err := config.LoadEdge(file)
+	if err != nil {
+		return err
+	}
+	if text := aboveMemoryLimit(cfg, debug.SetMemoryLimit(-1)); text != "" && !anyMemory {
+		return fmt.Errorf("%s; lower them, raise GOMEMLIMIT, or start with --ignore-memory-bound", text)
+	}
+	log, out, err := logging.New(logging.Config{Level: cfg.Log.Level, Format: cfg.Log.Format})
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	program.RaiseFileLimit(log, filesNeeded(cfg))
+	if cfg.InsecurePlaintext {
+		log.Warn().Str("listen", cfg.Listen.Nodes).Msg("insecure_plaintext: tokens and prompts cross the network to nodes unencrypted")
+	}
+	if cfg.Listen.HTTPTLS == nil && !config.Loopback(cfg.Listen.HTTP) {
+		log.Warn().Str("listen", cfg.Listen.HTTP).Msg("plain HTTP outside loopback: put a proxy with TLS in front, or set listen.http_tls")
+	}
+	return program.Serve(log, func(ctx context.Context, kill <-chan struct{}) error {
+		return edge.Run(ctx, cfg, edge.Options{
+			Log:      log,
+			Version:  program.Version(),
+			OnListen: func(a edge.Addrs) { logListeners(log, a) },
+			Kill:     kill,
+		})
+	})
+}
+
+func logListeners(log zerolog.Logger, a edge.Addrs) {
+	line := log.Info().Str("version", program.Version())
+	for name, addr := range map[string]net.Addr{"nodes": a.Nodes, "http": a.HTTP, "admin": a.Admin} {
+		if addr != nil {
+			line = line.Stringer(name, addr)
+		}
+	}
+	line.Msg("listening")
+}
+
+func checkCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "check -c FILE",
+		Short: "Check a configuration file without starting",
+		Long: `Check a configuration file without starting: everything that is wrong is printed at once, with file, line and path, and
+the exit code is 1. A file that is right is summed up, with the memory that its limits permit.`,
+		Example: `  iop-edge check -c configs/edge.yaml`,
+		Args:    program.Args(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.LoadEdge(file)
+			if err != nil {
+				return err
+			}
+			text := fmt.Sprintf("%s: ok: %s\n%s\n", file, summary(cfg), cfg.MemoryBound())
+			if warning := aboveMemoryLimit(cfg, debug.SetMemoryLimit(-1)); warning != "" {
+				text += "warning: " + warning + "; serve refuses to start without --ignore-memory-bound\n"
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+			return err
+		},
+	}
+	program.ConfigFlag(cmd, &file)
+	return cmd
+}
+
+func summary(cfg *config.Edge) string {
+	adapters := 0
+	for i := range cfg.Nodes {
+		adapters += len(cfg.Nodes[i].Adapters)
+	}
+	parts := []string{
+		program.Count(len(cfg.Nodes), "node"), program.Count(adapters, "adapter"),
+		program.Count(len(cfg.Routes), "route"), program.Count(len(cfg.Principals), "principal"),
+	}
+	if len(cfg.Principals) == 0 {
+		parts = append(parts, "callers need no key (loopback only)")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// aboveMemoryLimit says so when the limits permit more than half of GOMEMLIMIT; the other half is the program itself and
+// what isn't collected yet.
+func aboveMemoryLimit(cfg *config.Edge, limit int64) string {
+	total := cfg.MemoryBound().Total()
+	if limit == math.MaxInt64 || total <= limit/2 {
+		return ""
+	}
+	return fmt.Sprintf("the limits permit %d MiB, more than half of GOMEMLIMIT (%d MiB)", total>>20, limit>>20)
+}
+
+// filesNeeded counts the connections that the configuration permits, and some files.
+func filesNeeded(cfg *config.Edge) uint64 {
+	const others = 64
+	b := cfg.MemoryBound()
+	return uint64(2*(b.Places+b.Waiting) + len(cfg.Nodes) + cfg.Limits.Unregistered + others)
+}

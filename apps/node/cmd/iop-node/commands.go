@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"iop/apps/node"
+	"iop/packages/go/config"
+	"iop/packages/go/logging"
+	"iop/packages/go/program"
+)
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "iop-node",
+		Short: "A node of IOP: makes the AI providers beside it usable through an Edge",
+		Long: `iop-node runs beside AI providers (llama.cpp, vLLM, LM Studio, …) on a machine that nothing can dial. It dials out to an
+Edge over one TCP connection and serves what the Edge sends. Which providers it serves stands in the Edge's file.
+
+  iop-edge token new NAME              on the Edge: makes the token
+  iop-node serve -c configs/node.yaml
+
+Every key of the configuration file is explained in configs/node.yaml.`,
+	}
+	root.AddCommand(serveCommand(), checkCommand(), program.VersionCommand())
+	return root
+}
+
+func serveCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "serve -c FILE",
+		Short: "Run the node",
+		Long: `Run the node until SIGTERM or SIGINT. The first signal drains: no new work is taken, what runs may finish for
+timers.drain. A second signal ends at once. The log goes to standard error.
+
+Exit code: 0 after a drain, 1 if it couldn't start, broke, or was ended at once.`,
+		Example: `  iop-node serve -c configs/node.yaml
+  IOP_TOKEN=… iop-node serve -c node.yaml        with token: env:IOP_TOKEN in the file`,
+		Args: program.Args(),
+		RunE: func(*cobra.Command, []string) error { return serve(file) },
+	}
+	program.ConfigFlag(cmd, &file)
+	return cmd
+}
+
+func serve(file string) error {
+	cfg, err := config.LoadNode(file)
+	if err != nil {
+		return err
+	}
+	log, out, err := logging.New(logging.Config{Level: cfg.Log.Level, Format: cfg.Log.Format})
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	const files = 1024 // a provider connection or two for each execution; how many the Edge sends isn't known here
+	program.RaiseFileLimit(log, files)
+	for _, edge := range cfg.Edges {
+		if !config.Loopback(edge) {
+			log.Warn().Str("edge", edge).Msg("the link isn't encrypted by this version: token and prompts cross the network in the clear, unless a tunnel carries them")
+		}
+	}
+	return program.Serve(log, func(ctx context.Context, kill <-chan struct{}) error {
+		return node.Run(ctx, cfg, node.Options{
+			Log:     log,
+			Version: program.Version(),
+			OnReady: func(edge string) { log.Info().Str("edge", edge).Msg("ready") },
+			OnAdmin: func(addr net.Addr) { log.Info().Stringer("admin", addr).Msg("listening") },
+			Kill:    kill,
+		})
+	})
+}
+
+func checkCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "check -c FILE",
+		Short: "Check a configuration file without starting",
+		Long: `Check a configuration file without starting, and that the token can be read: everything that is wrong is printed at
+once, with file, line and path, and the exit code is 1.`,
+		Example: `  iop-node check -c configs/node.yaml`,
+		Args:    program.Args(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.LoadNode(file)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: ok: dials %s\n", file, strings.Join(cfg.Edges, ", "))
+			return err
+		},
+	}
+	program.ConfigFlag(cmd, &file)
+	return cmd
+}

@@ -1,0 +1,79 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+)
+
+// ErrKilled is what Serve returns after a second signal.
+var ErrKilled = errors.New("ended at once by a second signal")
+
+// killWait is how long a program may take to end at once before it is left to the operating system.
+const killWait = 3 * time.Second
+
+// Serve calls run and returns its error. The first SIGTERM or SIGINT cancels run's context: finish what runs, then
+// return. The second closes kill: return now. SIGHUP is answered in the log.
+func Serve(log zerolog.Logger, run func(ctx context.Context, kill <-chan struct{}) error) error {
+	// A log or a terminal whose reader is gone must not end the program, as SIGPIPE would.
+	signal.Ignore(unix.SIGPIPE)
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	defer signal.Stop(signals)
+
+	ctx, drain := context.WithCancel(context.Background())
+	defer drain()
+	kill, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- run(ctx, kill) }() // ends when run returns; after a kill that it ignores, with the process
+
+	stopping := false
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case s := <-signals:
+			switch {
+			case s == unix.SIGHUP:
+				log.Warn().Msg("SIGHUP ignored: reload isn't supported by this version; restart to use a changed configuration")
+			case !stopping:
+				stopping = true
+				log.Info().Stringer("signal", s).Msg("stopping: running requests may finish; a second signal ends them")
+				drain()
+			default:
+				log.Warn().Stringer("signal", s).Msg("ending at once")
+				close(kill)
+				select {
+				case <-ended:
+				case <-time.After(killWait):
+				}
+				return ErrKilled
+			}
+		}
+	}
+}
+
+// RaiseFileLimit lets this process open as many files as it may, and warns if that is less than it needs: every caller,
+// node and provider connection is one.
+func RaiseFileLimit(log zerolog.Logger, need uint64) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		log.Warn().Err(err).Msg("the limit of open files is unknown")
+		return
+	}
+	if limit.Cur < limit.Max {
+		limit.Cur = limit.Max
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			log.Warn().Err(err).Msg("the limit of open files can't be raised")
+			return
+		}
+	}
+	if limit.Cur < need {
+		log.Warn().Uint64("limit", limit.Cur).Uint64("need", need).
+			Msg("fewer files may be open than the configuration needs; raise the limit (ulimit -n, systemd: LimitNOFILE=)")
+	}
+}
