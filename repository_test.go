@@ -28,6 +28,7 @@ var mayImport = map[string][]string{
 	"packages/go/httprules":        {},
 	"packages/go/logging":          {},
 	"packages/go/config":           {},
+	"packages/go/program":          {"packages/go/config", "packages/go/logging"},
 	"packages/go/transport":        {"proto/iop", "packages/go/execution"},
 	"apps/edge/internal/admission": {"packages/go/execution"},
 	"apps/edge/internal/events":    {"packages/go/execution"},
@@ -41,17 +42,19 @@ var mayImport = map[string][]string{
 		"apps/edge/internal/service"},
 	"apps/edge/internal/admin": {"packages/go/execution", "packages/go/config", "apps/edge/internal/admission",
 		"apps/edge/internal/node", "apps/edge/internal/service"},
-	"apps/edge/internal/edgetest": {"proto/iop", "packages/go/execution", "packages/go/transport"},
-	"apps/edge/cmd":               {"apps/edge", "packages/go/config", "packages/go/logging"},
+	"apps/edge/internal/edgetest": {"apps/edge/internal", "packages/go", "proto/iop"}, // test support
+	"apps/edge/cmd":               {"apps/edge", "packages/go/config", "packages/go/logging", "packages/go/program"},
 	"apps/edge":                   {"apps/edge/internal", "packages/go"},
 
-	"apps/node/internal/adapters":  {"packages/go/execution", "packages/go/httprules", "apps/node/internal/adapters"},
-	"apps/node/internal/router":    {"packages/go/execution"},
-	"apps/node/internal/node":      {"proto/iop", "packages/go/execution", "packages/go/transport", "apps/node/internal/router"},
-	"apps/node/internal/transport": {"proto/iop", "packages/go/execution", "packages/go/transport", "packages/go/config", "apps/node/internal/node", "apps/node/internal/router", "apps/node/internal/adapters"},
-	"apps/node/internal/admin":     {"packages/go/execution"},
-	"apps/node/cmd":                {"apps/node", "packages/go/config", "packages/go/logging"},
-	"apps/node":                    {"apps/node/internal", "packages/go"},
+	"apps/node/internal/adapters":             {"packages/go/execution", "packages/go/httprules", "apps/node/internal/adapters"},
+	"apps/node/internal/router":               {"packages/go/execution"},
+	"apps/node/internal/node":                 {"proto/iop", "packages/go/execution", "packages/go/transport", "apps/node/internal/router"},
+	"apps/node/internal/transport":            {"proto/iop", "packages/go/execution", "packages/go/transport", "packages/go/config", "apps/node/internal/node", "apps/node/internal/router", "apps/node/internal/adapters"},
+	"apps/node/internal/admin":                {"packages/go/execution", "apps/node/internal/node", "apps/node/internal/transport"},
+	"apps/node/internal/nodetest":             {"apps/node/internal", "packages/go", "proto/iop"},                                                    // test support
+	"apps/node/internal/adapters/adaptertest": {"packages/go/execution", "packages/go/httprules", "apps/node/internal/adapters", "e2e/fakeprovider"}, // test support
+	"apps/node/cmd":                           {"apps/node", "packages/go/config", "packages/go/logging", "packages/go/program"},
+	"apps/node":                               {"apps/node/internal", "packages/go"},
 
 	"e2e":     {"e2e", "apps/edge", "apps/node", "packages/go", "proto/iop"},
 	"scripts": {"e2e/procs", "packages/go"},
@@ -62,10 +65,10 @@ var onlyIn = map[string][]string{
 	"github.com/hashicorp/yamux":       {"packages/go/transport"},
 	"gopkg.in/yaml.v3":                 {"packages/go/config"},
 	"github.com/mattn/go-sqlite3":      {"apps/node/internal/store"},
-	"github.com/spf13/cobra":           {"apps/edge/cmd", "apps/node/cmd"},
+	"github.com/spf13/cobra":           {"apps/edge/cmd", "apps/node/cmd", "packages/go/program"},
 	"google.golang.org/protobuf":       {"proto/iop", "packages/go/transport", "apps/edge/internal", "apps/node/internal", "scripts/protogen", "e2e"},
 	"github.com/prometheus":            {"apps/edge/internal/admin", "apps/node/internal/admin", "apps/edge", "apps/node"},
-	"github.com/rs/zerolog":            {"packages/go/transport", "packages/go/logging", "apps", "e2e"},
+	"github.com/rs/zerolog":            {"packages/go/transport", "packages/go/logging", "packages/go/program", "apps", "e2e"},
 	"github.com/cenkalti/backoff/v5":   {"apps/node/internal/transport"},
 	"golang.org/x/sys":                 {"packages/go", "apps"},
 	"pgregory.net/rapid":               {},
@@ -73,7 +76,7 @@ var onlyIn = map[string][]string{
 	"github.com/google/go-cmp":         {},
 	"github.com/stretchr/testify":      {},
 	"github.com/mattn/go-isatty":       {"packages/go/logging"},
-	"golang.org/x/time/rate":           {"apps"},
+	"golang.org/x/time/rate":           {"apps", "packages/go/transport"},
 	"golang.org/x/sync":                {"apps", "packages/go"},
 	"github.com/mattn/go-colorable":    {},
 	"github.com/bufbuild/protocompile": {"scripts/protogen"},
@@ -125,7 +128,7 @@ func TestStyleRules(t *testing.T) {
 	for path, file := range goFiles(t) {
 		dir := filepath.Dir(path)
 		documented[dir] = documented[dir] || file.Doc != nil
-		bubble := strings.Contains(source(t, path), "synctest.")
+		bubble := strings.Contains(source(t, path), "synctest.") || strings.Contains(source(t, path), "ubble(t")
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.FuncDecl:
