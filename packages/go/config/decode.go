@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -35,8 +36,37 @@ func (d *decoder) decode(data []byte, into any) bool {
 		d.at(doc.Line, "", "must be lines of key: value; see the commented example in configs/")
 		return false
 	}
+	if other := d.otherFile(doc); other != "" {
+		d.at(doc.Line, "", "is %s", other)
+		return false
+	}
 	d.section(doc, "", v)
 	return true
+}
+
+// otherFile says whose file this is if it has keys of the other program's and none that only this one has.
+func (d *decoder) otherFile(doc *yaml.Node) string {
+	theirs, name := reflect.TypeFor[Node](), "a node's file, not an Edge's; use iop-node"
+	if d.root == theirs {
+		theirs, name = reflect.TypeFor[Edge](), "an Edge's file, not a node's; use iop-edge"
+	}
+	found := false
+	for i := 0; i+1 < len(doc.Content); i += 2 {
+		key := doc.Content[i].Value
+		here, there := hasKey(d.root, key), hasKey(theirs, key)
+		if here && !there {
+			return ""
+		}
+		found = found || there && !here
+	}
+	if !found {
+		return ""
+	}
+	return name
+}
+
+func hasKey(t reflect.Type, key string) bool {
+	return slices.ContainsFunc(fieldsOf(t), func(f field) bool { return f.key == key })
 }
 
 // parse returns the content of the file's only document, nil after a problem.
@@ -207,14 +237,11 @@ func (d *decoder) belongs(key string, section reflect.Type) string {
 	case section != d.root:
 		return ""
 	}
-	other, name := reflect.TypeFor[Node](), "a node's file"
-	if d.root == other {
-		other, name = reflect.TypeFor[Edge](), "an Edge's file"
+	if hasKey(reflect.TypeFor[Node](), key) {
+		return "into a node's file"
 	}
-	for _, f := range fieldsOf(other) {
-		if f.key == key {
-			return "into " + name
-		}
+	if hasKey(reflect.TypeFor[Edge](), key) {
+		return "into an Edge's file"
 	}
 	return ""
 }

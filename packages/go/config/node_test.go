@@ -48,6 +48,7 @@ func TestNodeRefusals(t *testing.T) {
 			"4: name: unknown key; known here: edges, token, data_dir, admin, timers, log"}},
 		{"key of an Edge's file", goodNode + "nodes: []\n", []string{
 			"3: nodes: unknown key here; it belongs into an Edge's file"}},
+		{"an Edge's file", "log: {}\nmode: dev\n", []string{"1: is an Edge's file, not a node's; use iop-edge"}},
 		{"duplicate key", goodNode + "edges: [x:1]\n", []string{
 			"3: edges: appears twice, first on line 1; remove one"}},
 		// E29

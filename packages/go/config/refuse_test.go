@@ -53,9 +53,10 @@ var typoCases = []refusal{
 		"4: adapters: unknown key here; it belongs under nodes[]"}},
 	{"top section indented", "listen:\n  http: 127.0.0.1:1\n  routes: []\n", []string{
 		"3: listen.routes: unknown key here; it belongs at the top of the file, without indentation"}},
-	{"key of a node's file", "token: file:x\ndata_dir: x\n", []string{
-		"1: token: unknown key here; it belongs into a node's file",
-		"2: data_dir: unknown key here; it belongs into a node's file"}},
+	{"key of a node's file", "token: file:x\nmode: dev\n", []string{
+		"1: token: unknown key here; it belongs into a node's file"}},
+	{"a node's file", "log: {}\nedges: []\n", []string{
+		"1: is a node's file, not an Edge's; use iop-node"}},
 	{"duplicate key", "log:\n  level: info\n  level: debug\nlog: {}\n", []string{
 		"3: log.level: appears twice, first on line 2; remove one",
 		"4: log: appears twice, first on line 1; remove one"}},

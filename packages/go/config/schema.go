@@ -2,6 +2,7 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -22,14 +23,7 @@ type field struct {
 	typ     reflect.Type
 }
 
-func (f *field) is(option string) bool {
-	for _, o := range f.options {
-		if o == option {
-			return true
-		}
-	}
-	return false
-}
+func (f *field) is(option string) bool { return slices.Contains(f.options, option) }
 
 // fieldsOf returns the keys of a section, in the order of its type.
 func fieldsOf(t reflect.Type) []field {

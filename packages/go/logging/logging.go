@@ -9,8 +9,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
-	"golang.org/x/sys/unix"
 )
 
 // Config says what is logged and how.
@@ -86,9 +86,5 @@ func (c *console) WriteLevel(level zerolog.Level, line []byte) (int, error) {
 
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+	return ok && isatty.IsTerminal(f.Fd())
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"net"
 	"runtime/debug"
 	"strings"
 
-	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
 	"iop/apps/edge"
@@ -83,23 +81,8 @@ func serve(file string, anyMemory bool) error {
 		log.Warn().Str("listen", cfg.Listen.HTTP).Msg("plain HTTP outside loopback: put a proxy with TLS in front, or set listen.http_tls")
 	}
 	return program.Serve(log, func(ctx context.Context, kill <-chan struct{}) error {
-		return edge.Run(ctx, cfg, edge.Options{
-			Log:      log,
-			Version:  program.Version(),
-			OnListen: func(a edge.Addrs) { logListeners(log, a) },
-			Kill:     kill,
-		})
+		return edge.Run(ctx, cfg, edge.Options{Log: log, Version: program.Version(), Kill: kill})
 	})
-}
-
-func logListeners(log zerolog.Logger, a edge.Addrs) {
-	line := log.Info().Str("version", program.Version())
-	for name, addr := range map[string]net.Addr{"nodes": a.Nodes, "http": a.HTTP, "admin": a.Admin} {
-		if addr != nil {
-			line = line.Stringer(name, addr)
-		}
-	}
-	line.Msg("listening")
 }
 
 func checkCommand() *cobra.Command {
@@ -150,7 +133,8 @@ func aboveMemoryLimit(cfg *config.Edge, limit int64) string {
 	if limit == math.MaxInt64 || total <= limit/2 {
 		return ""
 	}
-	return fmt.Sprintf("the limits permit %d MiB, more than half of GOMEMLIMIT (%d MiB)", total>>20, limit>>20)
+	const mib = 1 << 20
+	return fmt.Sprintf("the limits permit %d MiB, more than half of GOMEMLIMIT (%d MiB)", (total+mib-1)/mib, limit/mib)
 }
 
 // filesNeeded counts the connections that the configuration permits, and some files.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -66,13 +65,7 @@ func serve(file string) error {
 		}
 	}
 	return program.Serve(log, func(ctx context.Context, kill <-chan struct{}) error {
-		return node.Run(ctx, cfg, node.Options{
-			Log:     log,
-			Version: program.Version(),
-			OnReady: func(edge string) { log.Info().Str("edge", edge).Msg("ready") },
-			OnAdmin: func(addr net.Addr) { log.Info().Stringer("admin", addr).Msg("listening") },
-			Kill:    kill,
-		})
+		return node.Run(ctx, cfg, node.Options{Log: log, Version: program.Version(), Kill: kill})
 	})
 }
 
