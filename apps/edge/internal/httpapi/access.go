@@ -122,8 +122,7 @@ func (h *Handler) preflight(c *call, ref *refusal) bool {
 		header.Set("Access-Control-Allow-Headers", asked)
 	}
 	header.Set("Access-Control-Max-Age", "600")
-	c.out.arm()
-	c.w.WriteHeader(http.StatusNoContent)
+	c.write(http.StatusNoContent, nil)
 	return true
 }
 

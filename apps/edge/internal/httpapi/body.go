@@ -88,13 +88,12 @@ func (s *bodies) read(w http.ResponseWriter, r *http.Request) (*body, *refusal) 
 	b := &body{owner: s}
 	rc := http.NewResponseController(w)
 	src := &pacedReader{r: http.MaxBytesReader(w, r.Body, s.limit), rc: rc, idle: s.idle}
-	err := b.fill(src, r.ContentLength)
-	// From here on net/http waits for the caller's next request or its leaving, for as long as the answer takes.
-	_ = rc.SetReadDeadline(time.Time{})
-	if err != nil {
+	if err := b.fill(src, r.ContentLength); err != nil {
 		b.close()
 		return nil, s.refusal(r, err)
 	}
+	// From here on net/http waits for the caller's next request or its leaving, for as long as the answer takes.
+	_ = rc.SetReadDeadline(time.Time{})
 	return b, nil
 }
 

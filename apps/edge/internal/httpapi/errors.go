@@ -88,7 +88,7 @@ func refuseCode(code execution.Code, origin execution.Origin, text string) *refu
 	return &refusal{failure: execution.Failf(code, origin, "%s", text), status: row.status}
 }
 
-// maySeen reports whether a failed run's request may have reached a provider. Unknown counts as yes.
+// maybeSeen reports whether a failed run's request may have reached a provider. Unknown counts as yes.
 func maybeSeen(f *execution.Failure, attempts int) bool {
 	row, known := rowOf(f.Code)
 	return attempts > 0 && !f.NothingSent && !(known && row.neverStarted)
@@ -134,7 +134,6 @@ func (h *Handler) writeError(c *call, ref *refusal) {
 		c.out.abort()
 	}
 	header := c.w.Header()
-	header.Set("Content-Type", "application/json")
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
 	if status == http.StatusUnauthorized {
@@ -150,12 +149,7 @@ func (h *Handler) writeError(c *call, ref *refusal) {
 		// SDKs run a prompt again after a 5xx. This one may have run, or may be running.
 		header.Set("X-Should-Retry", "false")
 	}
-	body := encodeError(status, ref)
-	header.Set("Content-Length", strconv.Itoa(len(body)))
-	c.out.arm()
-	c.w.WriteHeader(status)
-	// A caller that left while it was refused is nobody's failure.
-	_, _ = c.w.Write(body)
+	c.write(status, encodeError(status, ref))
 }
 
 func retryAfter(status int, f *execution.Failure) time.Duration {

@@ -12,6 +12,7 @@ import (
 	"context"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -27,14 +28,14 @@ type Tunnels interface {
 	SubmitProviderTunnel(ctx context.Context, t *service.Tunnel, sink service.Sink) *service.Outcome
 }
 
-// Offer is what one adapter of one node is known to serve, also while its node is away.
+// Offer is what one adapter of one node is known to serve. A node that lost its link a moment ago still counts: a list
+// that flickers with each reconnect makes clients forget what they use.
 type Offer struct {
 	Node    string
 	Labels  map[string]string
 	Adapter string
-	Ready   bool     // the node takes work and the adapter is available now
-	Targets []string // configured; when there are any, nothing else is served
-	Models  []string // what the provider named; none = it doesn't tell, and may serve anything
+	Targets []string          // configured; when there are any, nothing else is served
+	Models  []execution.Model // what the provider named; none = it doesn't tell, and may serve anything
 }
 
 // Config is what a Handler is built from.
@@ -118,12 +119,35 @@ type call struct {
 	tunnel    service.Tunnel    // filled as the request is understood
 	endpoint  *Endpoint
 	modelID   string // of /v1/models/{id}
-	param     string // of the body: what the refusal is about
+
+	// patience is how long net/http may wait for what is unread of the request body when the response is written.
+	patience time.Duration
+}
+
+// unreadPatience lets a refused caller end its upload, so that it reads why; without a limit net/http would wait for
+// the rest of a body that never comes, and so would the response.
+const unreadPatience = 5 * time.Second
+
+// write sends a response that the edge has made itself.
+func (c *call) write(status int, body []byte) {
+	header := c.w.Header()
+	if body != nil {
+		header.Set("Content-Type", "application/json")
+		header.Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	if c.patience > 0 {
+		_ = c.out.rc.SetReadDeadline(time.Now().Add(c.patience))
+	}
+	c.out.arm()
+	c.w.WriteHeader(status)
+	// A caller that left before its answer is nobody's failure.
+	_, _ = c.w.Write(body)
 }
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c := &call{w: w, r: r, started: time.Now(), id: requestID(r.Header.Get("X-Request-Id"))}
+	c := &call{w: w, r: r, started: time.Now(), id: requestID(r.Header.Get("X-Request-Id")),
+		patience: unreadPatience}
 	c.out = newSink(w, r, h.cfg.WriteIdle)
 	w.Header()["X-Request-Id"] = []string{c.id}
 	defer h.recovered(c)
@@ -168,14 +192,14 @@ func (h *Handler) observe(c *call, ref *refusal, status int) {
 	if c.tunnel.Body != nil {
 		o.BytesIn = c.tunnel.Body.Size()
 	}
-	event := h.cfg.Log.Info()
+	line, code := h.cfg.Log.Info(), execution.CodeOK
 	if ref != nil {
-		o.Failure = ref.failure
-		event = event.Str("code", ref.failure.Code.String()).Str("reason", ref.failure.Text).AnErr("cause", ref.cause)
+		o.Failure, code = ref.failure, ref.failure.Code
+		line = line.Stringer("origin", o.Failure.Origin).Str("error", o.Failure.Text).AnErr("cause", ref.cause)
 	}
-	event.Str("request_id", c.id).Str("method", c.r.Method).Str("path", shorten(c.tunnel.Path)).
-		Str("principal", c.tunnel.Principal).Int("status", status).
-		Int64("bytes_in", o.BytesIn).Dur("duration_ms", o.Duration).Msg("request")
+	line.Str("request_id", c.id).Str("principal", c.tunnel.Principal).Str("method", c.r.Method).
+		Str("path", shorten(c.tunnel.Path)).Stringer("code", code).Int("status", status).
+		Int64("duration_ms", o.Duration.Milliseconds()).Int64("bytes_in", o.BytesIn).Msg("request ended")
 	for _, observer := range h.cfg.Observers {
 		observer.Ended(&c.tunnel, &o)
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
-	"strconv"
 
 	"iop/packages/go/execution"
 )
@@ -44,7 +43,7 @@ func (h *Handler) getModel(c *call) *refusal {
 }
 
 // models returns the names that the principal of a call can ask for, sorted, each once: its explicit routes whether or
-// not a node is there for them, and for a wildcard route what ready adapters have.
+// not a node is there for them, and for a wildcard route what its candidates have.
 func (h *Handler) models(c *call) []string {
 	var ids []string
 	routes := c.state.Routes()
@@ -58,7 +57,7 @@ func (h *Handler) models(c *call) []string {
 			continue
 		}
 		for _, o := range h.cfg.Offers() {
-			if o.Ready && o.matches(route) {
+			if o.matches(route) {
 				ids = h.appendOffered(ids, c, &o)
 			}
 		}
@@ -69,9 +68,11 @@ func (h *Handler) models(c *call) []string {
 
 // appendOffered adds what an adapter has, without names that an explicit route has taken: asking for those goes there.
 func (h *Handler) appendOffered(ids []string, c *call, o *Offer) []string {
-	names := o.Models
-	if len(o.Targets) > 0 {
-		names = o.Targets
+	names := o.Targets
+	if len(names) == 0 {
+		for _, m := range o.Models {
+			names = append(names, m.Name)
+		}
 	}
 	for _, name := range names {
 		if route := c.state.Route(name); validModel(name) && route != nil && route.Model == wildcard {
@@ -88,14 +89,7 @@ func (h *Handler) writeJSON(c *call, v any) *refusal {
 		ref.cause = err
 		return ref
 	}
-	body = append(body, '\n')
-	header := c.w.Header()
-	header.Set("Content-Type", "application/json")
-	header.Set("Content-Length", strconv.Itoa(len(body)))
 	h.observe(c, nil, http.StatusOK)
-	c.out.arm()
-	c.w.WriteHeader(http.StatusOK)
-	// A caller that left while it was answered is nobody's failure.
-	_, _ = c.w.Write(body)
+	c.write(http.StatusOK, append(body, '\n'))
 	return nil
 }

@@ -23,8 +23,12 @@ func (h *Handler) openAI(c *call) *refusal {
 	}
 	b, ref := h.bodies.read(c.w, c.r)
 	if ref != nil {
+		if ref.failure.Code == execution.CodeClientSlow {
+			c.patience = 0 // it was waited for long enough; the deadline has passed and stays
+		}
 		return ref
 	}
+	c.patience = 0
 	defer b.close()
 	c.tunnel.Body = b
 	q, err := scan(b)
@@ -105,7 +109,7 @@ func (h *Handler) submit(c *call) *refusal {
 // one that doesn't exist.
 func (h *Handler) resolve(c *call, model string) (*config.Route, string, *refusal) {
 	route := c.state.Route(model)
-	if route == nil || !mayUse(c.principal, route) {
+	if route == nil || model == wildcard || !mayUse(c.principal, route) {
 		return nil, "", unknownModel()
 	}
 	target := route.Target
@@ -164,7 +168,7 @@ func (o *Offer) serves(target string) bool {
 	if len(o.Targets) > 0 {
 		return slices.Contains(o.Targets, target)
 	}
-	return len(o.Models) == 0 || slices.Contains(o.Models, target)
+	return len(o.Models) == 0 || slices.ContainsFunc(o.Models, func(m execution.Model) bool { return m.Name == target })
 }
 
 var _ service.Body = (*aliased)(nil)
