@@ -212,6 +212,18 @@ func fail(f *execution.Failure, attempts int) script {
 	}
 }
 
+// wantNothingHeld waits until no request body is held any more: a handler returns a moment after its response arrived.
+func (g *rig) wantNothingHeld() {
+	g.t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); g.handler.BodyBytes() != 0; <-tick.C {
+		if time.Now().After(end) {
+			g.t.Fatalf("%d bytes of the budget are still held", g.handler.BodyBytes())
+		}
+	}
+}
+
 // caller is a raw HTTP/1 client on one connection.
 type caller struct {
 	t *testing.T
