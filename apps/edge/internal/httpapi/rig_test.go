@@ -169,14 +169,31 @@ func start(t *testing.T, edge *config.Edge, set func(*Config)) *rig {
 	return g
 }
 
+// serve runs a server until the test ends, and waits for its connections' goroutines then.
 func (g *rig) serve(server *http.Server, l net.Listener) {
+	var conns sync.WaitGroup
+	server.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			conns.Add(1)
+		case http.StateClosed, http.StateHijacked:
+			conns.Done()
+		}
+	}
 	done := make(chan error, 1)
-	go func() { done <- server.Serve(l) }()
+	go func() {
+		if server.TLSConfig != nil {
+			done <- server.ServeTLS(l, "", "")
+		} else {
+			done <- server.Serve(l)
+		}
+	}()
 	g.t.Cleanup(func() {
 		_ = server.Close()
 		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
 			g.t.Errorf("serve: %v", err)
 		}
+		conns.Wait()
 	})
 }
 

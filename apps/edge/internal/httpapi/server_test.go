@@ -67,15 +67,9 @@ func startTLS(t *testing.T, http2 bool) (*rig, *http.Client) {
 		t.Fatal(err)
 	}
 	g.addr = l.Addr().String()
-	server := NewServer(ServerConfig{Handler: g.handler, TLS: conf, Log: zerolog.New(g.log)})
-	done := make(chan error, 1)
-	go func() { done <- server.ServeTLS(l, "", "") }()
+	g.serve(NewServer(ServerConfig{Handler: g.handler, TLS: conf, Log: zerolog.New(g.log)}), l)
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: http2}
-	t.Cleanup(func() {
-		tr.CloseIdleConnections()
-		_ = server.Close()
-		<-done
-	})
+	t.Cleanup(tr.CloseIdleConnections)
 	return g, &http.Client{Transport: tr, Timeout: patience}
 }
 
