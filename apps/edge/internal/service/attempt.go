@@ -142,14 +142,14 @@ func (a *attempt) close() {
 		a.stream.Close()
 	case !a.opened:
 		a.settle(a.grant.Rejected)
-		a.stop(nil)
+		a.stop()
 	case a.over:
 		a.settle(a.grant.Decided)
 		a.run.service.late.glance(a.stream)
 		a.stream.Close()
 	default:
 		a.settle(a.grant.Decided)
-		a.stop(a.grant)
+		a.stop()
 	}
 }
 
@@ -162,11 +162,11 @@ func (a *attempt) settle(how func() bool) {
 }
 
 // stop cancels the execution at the node: a CancelRequest on the control stream and the end of the work stream, and
-// waits for neither. What still comes is read aside, since a late rejected frees the place of g.
-func (a *attempt) stop(g *admission.Grant) {
+// waits for neither. What still comes is read aside, since a late rejected frees the place.
+func (a *attempt) stop() {
 	_, cause := verdict(a.run.cause())
 	a.node.SendCancel(a.run.tunnel.RunID, cause)
-	a.run.service.late.follow(a.stream, g)
+	a.run.service.late.follow(a.stream, a.grant)
 }
 
 // report tells the registry whether the node answers what is sent to it: a heartbeat alone proves nothing (TU-26).

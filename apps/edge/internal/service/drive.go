@@ -66,7 +66,10 @@ func (a *attempt) head(h *pb.TunnelHead) {
 	a.resp.flushed = time.Now()
 	r.out.FirstByte = a.resp.flushed.Sub(r.started)
 	a.resp.pending = true
-	a.sank(r.sink.Head(status, headerOf(h.GetHeaders())))
+	if a.sank(r.sink.Head(status, headerOf(h.GetHeaders()))) {
+		// A provider may say 200 long before its first token; the head alone is a sign of life.
+		a.flushPending()
+	}
 }
 
 // body passes a piece on. It is flushed unless more is at hand already and the last flush is a moment ago.

@@ -63,7 +63,7 @@ type Service struct {
 	cfg     Config
 	runs    *table
 	late    late
-	buffers sync.Pool      // of *[]byte, transport.MaxBody long
+	buffers sync.Pool // of *[]byte, transport.MaxBody long
 }
 
 // New returns a Service. It starts nothing.
