@@ -87,9 +87,8 @@ func (d *decoder) checkAdapter(p string, a *Adapter) {
 		targets.add(tp, t, t)
 	}
 	for i, allowed := range a.AllowPaths {
-		if !strings.HasPrefix(allowed, "/") || path.Clean(allowed) != strings.TrimSuffix(allowed, "/") && allowed != "/" ||
-			strings.ContainsAny(allowed, "?#%\\ ") {
-			d.add(index(p+".allow_paths", i), "%s isn't a path; write it like /v1/chat/completions, without .. ? # %%",
+		if !allowedPath(allowed) {
+			d.add(index(p+".allow_paths", i), "%s isn't a path; write it like /v1/chat/completions, or /v1/* for all below it",
 				quote(allowed))
 		}
 	}
@@ -99,6 +98,12 @@ func (d *decoder) checkAdapter(p string, a *Adapter) {
 				"provider secrets aren't supported by this version")
 		}
 	}
+}
+
+// allowedPath reports whether s is a path in its plainest form, perhaps with a star as its last segment.
+func allowedPath(s string) bool {
+	s = strings.TrimSuffix(s, "/*")
+	return s == "" || strings.HasPrefix(s, "/") && path.Clean(s) == s && !strings.ContainsAny(s, "?#%\\ *")
 }
 
 func secretWord(key string) bool {

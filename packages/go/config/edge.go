@@ -106,7 +106,8 @@ type Adapter struct {
 	MaxConcurrency int `yaml:"max_concurrency" default:"4"`
 	// Targets are the models to offer. Default: whatever the provider says that it has.
 	Targets []string `yaml:"targets"`
-	// AllowPaths are the provider paths that callers may reach. Default: those of the adapter's dialect.
+	// AllowPaths are provider paths that callers may reach beyond those of the adapter's dialect; /* at the end stands
+	// for all below it. Default: none.
 	AllowPaths []string `yaml:"allow_paths"`
 	// Options are settings of the driver, by its documentation. They hold no secret.
 	Options map[string]string `yaml:"options"`
