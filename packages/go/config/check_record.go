@@ -102,8 +102,11 @@ func (d *decoder) checkAdapter(p string, a *Adapter) {
 
 // allowedPath reports whether s is a path in its plainest form, perhaps with a star as its last segment.
 func allowedPath(s string) bool {
+	if s == "/*" {
+		return true
+	}
 	s = strings.TrimSuffix(s, "/*")
-	return s == "" || strings.HasPrefix(s, "/") && path.Clean(s) == s && !strings.ContainsAny(s, "?#%\\ *")
+	return strings.HasPrefix(s, "/") && path.Clean(s) == s && !strings.ContainsAny(s, "?#%\\ *")
 }
 
 func secretWord(key string) bool {

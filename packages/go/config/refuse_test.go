@@ -192,13 +192,14 @@ var adapterCases = []refusal{
 		"8: nodes[0].adapters[3].name: is missing",
 		"8: nodes[0].adapters[3].kind: is missing; use openai or loopback",
 		"9: nodes[0].adapters[4].base_url: is missing; write it like http://127.0.0.1:8000 or https://api.example.com/v1"}},
-	{"lists", oneNode + "    targets: [m, m, '']\n    allow_paths: [/v1/x, /v1/*, v1, /v1/../x, '/v1?x', '/v1*']\n    options: {probe: 'on', api_key: sk-1234567890abcdef}\n", []string{
+	{"lists", oneNode + "    targets: [m, m, '']\n    allow_paths: [/v1/x, /v1/*, v1, /v1/../x, '/v1?x', '/v1*', /*, '']\n    options: {probe: 'on', api_key: sk-1234567890abcdef}\n", []string{
 		`8: nodes[0].adapters[0].targets[1]: "m" is the same target in this list as nodes[0].adapters[0].targets[0] (line 8); each must differ`,
 		`8: nodes[0].adapters[0].targets[2]: "" can't be a model's name: at most 256 characters, no blanks`,
 		`9: nodes[0].adapters[0].allow_paths[2]: "v1" isn't a path; write it like /v1/chat/completions, or /v1/* for all below it`,
 		`9: nodes[0].adapters[0].allow_paths[3]: "/v1/../x" isn't a path; write it like /v1/chat/completions, or /v1/* for all below it`,
 		`9: nodes[0].adapters[0].allow_paths[4]: "/v1?x" isn't a path; write it like /v1/chat/completions, or /v1/* for all below it`,
 		`9: nodes[0].adapters[0].allow_paths[5]: "/v1*" isn't a path; write it like /v1/chat/completions, or /v1/* for all below it`,
+		`9: nodes[0].adapters[0].allow_paths[7]: "" isn't a path; write it like /v1/chat/completions, or /v1/* for all below it`,
 		"10: nodes[0].adapters[0].options.api_key: looks like a secret, and options are sent to the node and shown; provider secrets aren't supported by this version"}},
 }
 
