@@ -259,13 +259,31 @@ func TestContend(t *testing.T) {
 	}
 }
 
-// A fence between commit and start closes the bare connection, and the link never starts.
+// closer calls a function for a Close.
+type closer func()
+
+func (f closer) Close() error {
+	f()
+	return nil
+}
+
+// A fence between commit and start closes the bare connection, after the connection left the registry, and the link never
+// starts.
 func TestFenceBeforeStart(t *testing.T) {
 	b := newBench(t, record("a"))
-	c := b.commit(t, "a")
+	closed := 0
+	c := b.freshOn("a", closer(func() {
+		closed++
+		if len(b.Connections()) != 0 {
+			t.Error("closed while still in the registry")
+		}
+	}))
+	if err := b.Commit(c, 0); err != nil {
+		t.Fatal(err)
+	}
 	b.Fence(c, node.FenceEdgeDraining, "")
-	if !isDown(c) || c.Start() {
-		t.Error("not closed")
+	if !isDown(c) || c.Start() || closed != 1 {
+		t.Errorf("down %v, closed %d times", isDown(c), closed)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"sync"
@@ -65,7 +66,9 @@ func record(id string) config.NodeRecord {
 func token(id string) [32]byte { return sha256.Sum256([]byte("token of " + id)) }
 
 // fresh returns a connection that isn't committed.
-func (b *bench) fresh(id string) *node.Connection {
+func (b *bench) fresh(id string) *node.Connection { return b.freshOn(id, closer(func() {})) }
+
+func (b *bench) freshOn(id string, bare io.Closer) *node.Connection {
 	g, err := b.Reserve()
 	if err != nil {
 		panic(err)
@@ -73,7 +76,7 @@ func (b *bench) fresh(id string) *node.Connection {
 	near, far := net.Pipe()
 	_ = far.Close()
 	c := b.NewConnection(node.Identity{NodeID: id, Generation: g, Token: token(id), Version: "1.2", Remote: "there",
-		InstanceID: [16]byte{1, 2, 3}, Since: time.Now()}, b.State().Node(id), b.State().Projection(id), near)
+		InstanceID: [16]byte{1, 2, 3}, Since: time.Now()}, b.State().Node(id), b.State().Projection(id), bare)
 	c.Link = transport.NewEdgeLink(near, transport.Config{}, deaf{})
 	return c
 }

@@ -133,6 +133,27 @@ func TestDataPathDead(t *testing.T) {
 	}
 }
 
+// A command that is rejected doesn't make an unresponsive node usable.
+func TestRejectedCommandClearsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		e, l, _ := inMemory(t, edgetest.Options{})
+		n := connect(t, l, "a", edgetest.NodeOptions{Work: func(_ *edgetest.Node, s *link.Stream) {
+			defer s.Close()
+			_, _ = s.ReadOpen(time.Second)
+			_ = s.Write(&pb.NodeCommandResponse{Seq: 1, Response: &pb.NodeCommandResponse_Rejected{
+				Rejected: &pb.Rejected{NeverStarted: true, Failure: &pb.Failure{Code: pb.FailureCode_FAILURE_CODE_NODE_DRAINING}}}})
+		}})
+		n.AwaitReady(t)
+		for range 3 {
+			e.Registry.Current("a").DispatchTimeout()
+		}
+		time.Sleep(5 * time.Minute)
+		wantState(t, e, "a", node.StateUnresponsive)
+		n.AwaitReady(t)
+		wantState(t, e, "a", node.StateReady)
+	})
+}
+
 // A node that answers the edge's commands but no runs is unresponsive after three runs, not never.
 func TestCommandsDontHideDeadRuns(t *testing.T) {
 	bubble(t, func(t *testing.T) {
