@@ -24,16 +24,17 @@ demo: build ## start an edge and a node with the embedded provider, stream one c
 	$(GO) run ./scripts/demo -bin $(BIN)
 
 .PHONY: run-edge
-run-edge: build configs/node.token ## run the edge with configs/edge.yaml (127.0.0.1: callers 8080, nodes 7443, admin 8081)
+run-edge: build dev-token ## run the edge with configs/edge.yaml (127.0.0.1: callers 8080, nodes 7443, admin 8081)
 	$(BIN)/iop-edge serve -c configs/edge.yaml
 
 .PHONY: run-node
-run-node: build configs/node.token ## run a node with configs/node.yaml, in a second terminal
+run-node: build dev-token ## run a node with configs/node.yaml, in a second terminal
 	$(BIN)/iop-node serve -c configs/node.yaml
 
 # The token of the development node: made once on this machine, ignored by git.
-configs/node.token: | build
-	$(BIN)/iop-edge token new local --hash-file configs/node.token.sha256 --token-file configs/node.token
+.PHONY: dev-token
+dev-token: build
+	@$(BIN)/iop-edge token new local --keep --token-file configs/node.token --hash-file configs/state/local.token.sha256
 
 # ---- test ----------------------------------------------------------------------------------------------------------
 
