@@ -1,0 +1,173 @@
+package transport
+
+import (
+	"sync"
+	"testing"
+	"time"
+)
+
+func newGateConn() *conn {
+	a, _ := memPair(0)
+	return newConn(a, nil)
+}
+
+func (c *conn) freeBytes() (bulkFree, smallFree int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gate[bulk].free, c.gate[small].free
+}
+
+func waiters(c *conn, k class) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for f := c.gate[k].head; f != nil; f = f.next {
+		n++
+	}
+	return n
+}
+
+// TestGateDoneFirst: whoever is cancelled isn't admitted, even with bytes free.
+func TestGateDoneFirst(t *testing.T) {
+	c := newGateConn()
+	done := make(chan struct{})
+	close(done)
+	if err := c.acquire(done, new(flow), bulk, 1); err != ErrCancelled {
+		t.Errorf("got %v", err)
+	}
+	if b, _ := c.freeBytes(); b != bulkBudget {
+		t.Errorf("%d free", b)
+	}
+}
+
+// TestGateBudgetsAreApart: bodies don't serialise token streams.
+func TestGateBudgetsAreApart(t *testing.T) {
+	c := newGateConn()
+	for range 2 {
+		if err := c.acquire(nil, new(flow), bulk, piece); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range smallBudget / smallFrame {
+		if err := c.acquire(nil, new(flow), small, smallFrame); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b, s := c.freeBytes(); b != 0 || s != 0 {
+		t.Errorf("free: %d and %d", b, s)
+	}
+}
+
+// TestGateIsFIFO: first come, first served, also when a later one wants less.
+func TestGateIsFIFO(t *testing.T) {
+	c := newGateConn()
+	c.force(bulk, bulkBudget)
+	order := make(chan int, 3)
+	var running sync.WaitGroup
+	for i, n := range []int{piece, 1, 1} {
+		running.Go(func() {
+			if c.acquire(nil, new(flow), bulk, n) == nil {
+				order <- i
+			}
+		})
+		eventually(t, time.Second, "it waits", func() bool { return waiters(c, bulk) == i+1 })
+	}
+	c.back(bulk, 10)
+	if len(order) != 0 {
+		t.Error("a later one overtook")
+	}
+	for i := range 3 {
+		c.back(bulk, piece)
+		if got := within(t, time.Second, "admission", order); i == 0 && got != 0 {
+			t.Errorf("%d came first", got)
+		}
+	}
+	running.Wait()
+}
+
+// TestGateCancelWhileWaiting: a waiter that leaves lets the next one through and keeps nothing.
+func TestGateCancelWhileWaiting(t *testing.T) {
+	c := newGateConn()
+	c.force(bulk, bulkBudget)
+	done := make(chan struct{})
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { first <- c.acquire(done, new(flow), bulk, piece) }()
+	eventually(t, time.Second, "the first waits", func() bool { return waiters(c, bulk) == 1 })
+	go func() { second <- c.acquire(nil, new(flow), bulk, 5) }()
+	eventually(t, time.Second, "the second waits", func() bool { return waiters(c, bulk) == 2 })
+	close(done)
+	if err := within(t, time.Second, "cancel", first); err != ErrCancelled {
+		t.Errorf("got %v", err)
+	}
+	c.back(bulk, 5)
+	if err := within(t, time.Second, "admission", second); err != nil {
+		t.Errorf("got %v", err)
+	}
+	if b, _ := c.freeBytes(); b != 0 {
+		t.Errorf("%d free", b)
+	}
+}
+
+// TestGateCancelRacesGrant: granted and cancelled at once, the bytes come back, always.
+func TestGateCancelRacesGrant(t *testing.T) {
+	c := newGateConn()
+	f := new(flow)
+	for range 2000 {
+		c.force(bulk, bulkBudget)
+		done := make(chan struct{})
+		result := make(chan error, 1)
+		go func() { result <- c.acquire(done, f, bulk, piece) }()
+		go c.back(bulk, bulkBudget)
+		close(done)
+		if <-result == nil {
+			c.back(bulk, piece)
+		}
+		eventually(t, time.Second, "the budget is whole", func() bool { b, _ := c.freeBytes(); return b == bulkBudget })
+		if len(f.wake) != 0 {
+			t.Fatal("a signal was left behind")
+		}
+	}
+}
+
+// TestGateLinkDown: everybody who waits is told, and nobody is admitted any more.
+func TestGateLinkDown(t *testing.T) {
+	c := newGateConn()
+	c.force(small, smallBudget)
+	errs := make(chan error, 3)
+	for range 3 {
+		go func() { errs <- c.acquire(nil, new(flow), small, 10) }()
+	}
+	eventually(t, time.Second, "all wait", func() bool { return waiters(c, small) == 3 })
+	c.kill()
+	for range 3 {
+		if err := within(t, time.Second, "the link's end", errs); err != ErrLinkDown {
+			t.Errorf("got %v", err)
+		}
+	}
+	if err := c.acquire(nil, new(flow), bulk, 1); err != ErrLinkDown {
+		t.Errorf("later: %v", err)
+	}
+}
+
+// TestGateCreditGoesToTheFramesClass: the class belongs to the write, not to the piece: the last, short piece of a
+// body counts as bulk. Crediting by the piece's size starved the link after 14 MB.
+func TestGateCreditGoesToTheFramesClass(t *testing.T) {
+	c, _ := startConn(t, 0)
+	f := new(flow)
+	c.register(2, f)
+	send := func(k class, n int) {
+		if err := c.acquire(nil, f, k, n); err != nil {
+			t.Fatal(err)
+		}
+		mustWrite(t, c, dataFrame(2, n, 'x'))
+	}
+	for range 500 {
+		send(bulk, piece)
+		send(bulk, 100) // the rest of the same write
+		send(small, 100)
+	}
+	within(t, time.Second, "flush", c.allFlushed())
+	if b, s := c.freeBytes(); b != bulkBudget || s != smallBudget {
+		t.Errorf("free: %d and %d, want %d and %d", b, s, bulkBudget, smallBudget)
+	}
+}

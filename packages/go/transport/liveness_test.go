@@ -1,0 +1,353 @@
+package transport
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "iop/proto/iop"
+)
+
+// inBubble runs f on fake time. The multiplexer keeps timers in a package-level pool, which must be empty before each
+// bubble; so these tests don't run in parallel.
+func inBubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	drainTimers()
+	defer drainTimers() // for the next test, which may be outside
+	synctest.Test(t, f)
+}
+
+// startMem runs both sides over an in-memory connection.
+func startMem(t *testing.T, cfg Config, work func(*Stream)) (p *linkPair, edge, node *memConn) {
+	edge, node = memPair(0)
+	return startPair(t, edge, node, cfg, work), edge, node
+}
+
+// reasonOf waits for a link's end and returns how it ended and after what time.
+func reasonOf(t *testing.T, l *Link) (*LinkError, time.Duration) {
+	t.Helper()
+	<-l.Down()
+	e, ok := l.Err().(*LinkError)
+	if !ok {
+		t.Fatalf("the link ended with %v", l.Err())
+	}
+	return e, time.Since(l.since)
+}
+
+// TU-01: a peer that falls silent is noticed after 45 s, at both sides; nothing but silence tells.
+func TestSilentPeerIsDead(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p, edge, node := startMem(t, testConfig(), nil)
+		s := p.open(t, t.Context())
+		time.Sleep(100 * time.Second) // idle, kept by heartbeats
+		mute := func(p *memPipe) { p.mute = true }
+		edge.out.set(mute)
+		node.out.set(mute)
+		began := time.Now()
+		for _, l := range []*Link{p.edge, p.node} {
+			e, _ := reasonOf(t, l)
+			if took := time.Since(began); e.Reason != ReasonDead || took < 30*time.Second || took > 45*time.Second {
+				t.Errorf("%v after %v of silence", e, took)
+			}
+		}
+		if _, err := s.ReadTunnel(); err != ErrLinkDown {
+			t.Errorf("the stream ended with %v", err)
+		}
+	})
+}
+
+// TestSilenceExact: 45 s from the last byte, not from a look at it.
+func TestSilenceExact(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		edge, _ := memPair(0)
+		l := NewEdgeLink(edge, Config{ControlOpen: time.Hour, Log: testConfig().Log}, edgeSide{newHandler(nil)})
+		done := make(chan error, 1)
+		go func() { done <- l.Run(t.Context()) }()
+		if e, after := reasonOf(t, l); e.Reason != ReasonDead || after != 45*time.Second {
+			t.Errorf("%v after %v", e, after)
+		}
+		<-done
+	})
+}
+
+// TestIdleLinkLives: heartbeats alone keep an idle link, for as long as it takes.
+func TestIdleLinkLives(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p, _, _ := startMem(t, testConfig(), nil)
+		time.Sleep(2 * time.Hour)
+		if p.edge.isDown() || p.node.isDown() {
+			t.Fatalf("the link ended: %v, %v", p.edge.Err(), p.node.Err())
+		}
+		if st := p.edge.Status(); time.Since(st.LastRead) > 30*time.Second || st.RTT == 0 {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+// TestAnyByteIsLife: a node whose heartbeats don't come is alive as long as anything does.
+func TestAnyByteIsLife(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		edge, node := memPair(0)
+		cfg := testConfig()
+		h := newHandler(func(s *Stream) {
+			s.ReadOpen(time.Second)
+			for n := uint64(1); n < 10; n++ {
+				time.Sleep(40 * time.Second)
+				s.AppendBody(n, []byte("x"))
+				s.Flush()
+			}
+			lingerUntilEOF(s)
+		})
+		quiet := cfg
+		quiet.Heartbeat, quiet.Dead = 24*time.Hour, 48*time.Hour
+		cfg.Heartbeat = 24 * time.Hour // an answer to a heartbeat would be a byte, too
+		e, n := NewEdgeLink(edge, cfg, edgeSide{h}), NewNodeLink(node, quiet, nodeSide{h})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan error, 2)
+		go func() { done <- e.Run(ctx) }()
+		go func() { done <- n.Run(ctx) }()
+		<-e.Ready()
+		p := &linkPair{edge: e, node: n}
+		p.open(t, ctx)
+		err, after := reasonOf(t, e)
+		if err.Reason != ReasonDead || after != 9*40*time.Second+45*time.Second {
+			t.Errorf("%v after %v", err, after)
+		}
+		cancel()
+		<-done
+		<-done
+	})
+}
+
+// TestWriteStall: bytes that wait without progress for 45 s end the link, even while the peer's bytes come in.
+func TestWriteStall(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p, edge, _ := startMem(t, testConfig(), func(s *Stream) {
+			s.ReadOpen(time.Second)
+			for n := uint64(1); ; n++ {
+				time.Sleep(10 * time.Second)
+				s.AppendBody(n, []byte("alive"))
+				if s.Flush() != nil {
+					return
+				}
+			}
+		})
+		s := p.open(t, t.Context())
+		time.Sleep(10 * time.Minute)
+		edge.out.set(func(p *memPipe) { p.stop = true })
+		time.Sleep(5 * time.Second)
+		s.AppendBody(1, []byte("never gets out"))
+		s.Flush()
+		began := time.Now()
+		e, _ := reasonOf(t, p.edge)
+		if took := time.Since(began); e.Reason != ReasonDead || took > 45*time.Second || took < 40*time.Second {
+			t.Errorf("%v after %v", e, took)
+		}
+	})
+}
+
+// TestStallThatEnds: a link that stands still for less than the limit isn't harmed, and nothing is lost.
+func TestStallThatEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p, edge, node := startMem(t, testConfig(), answer(randomBytes(500<<10)))
+		s := p.open(t, t.Context())
+		for range 10 {
+			edge.out.set(func(p *memPipe) { p.stop = true })
+			node.out.set(func(p *memPipe) { p.stop = true })
+			time.Sleep(8 * time.Second)
+			edge.out.set(func(p *memPipe) { p.stop = false })
+			node.out.set(func(p *memPipe) { p.stop = false })
+			time.Sleep(time.Second)
+		}
+		if got, err := readAnswer(s, noPace); err != nil || len(got) != 500<<10 {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+		s.Close()
+	})
+}
+
+func TestProbe(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p, edge, node := startMem(t, testConfig(), nil)
+		probe := func(l *Link) (error, time.Duration) {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			began := time.Now()
+			err := l.Probe(ctx)
+			return err, time.Since(began)
+		}
+		for _, l := range []*Link{p.edge, p.node} {
+			if err, took := probe(l); err != nil || took > time.Second {
+				t.Errorf("alive: %v after %v", err, took)
+			}
+		}
+		node.out.set(func(p *memPipe) { p.mute = true })
+		if err, took := probe(p.edge); err != context.DeadlineExceeded || took != 3*time.Second {
+			t.Errorf("silent: %v after %v", err, took)
+		}
+		edge.out.set(func(p *memPipe) { p.stop = true })
+		if err, _ := probe(p.edge); err != context.DeadlineExceeded {
+			t.Errorf("stalled: %v", err)
+		}
+		p.edge.Close(ReasonClosed)
+		if err, took := probe(p.edge); err != ErrLinkDown || took != 0 {
+			t.Errorf("down: %v after %v", err, took)
+		}
+		if n := len(p.edge.beats.probes); n != 0 {
+			t.Errorf("%d probes are kept", n)
+		}
+	})
+}
+
+// TestProbeAnyByte: a byte that comes after the probe went out is as good as its echo.
+func TestProbeAnyByte(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p, edge, node := startMem(t, testConfig(), func(s *Stream) {
+			s.ReadOpen(time.Second)
+			time.Sleep(2 * time.Second)
+			s.Write(accepted(1))
+			lingerUntilEOF(s)
+		})
+		s := p.open(t, t.Context())
+		synctest.Wait()
+		edge.out.set(func(p *memPipe) { p.mute = true }) // the nonce never comes to the node
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := p.edge.Probe(ctx); err != nil || time.Since(began) != 2*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		s.Cancel()
+		node.out.set(func(p *memPipe) { p.mute = true })
+	})
+}
+
+// TestHeartbeatTellsRTTAndTime: the round trip leaves out what the peer took, and only the edge tells its wall time.
+func TestHeartbeat(t *testing.T) {
+	b := new(beats)
+	n := b.next(time.Second, nil)
+	b.echoed(n+5, 2*time.Second, 0)
+	if b.lastRTT() != 0 {
+		t.Error("an echo of a nonce that was never sent counts")
+	}
+	b.echoed(n, 1500*time.Millisecond, 100*time.Millisecond)
+	if b.lastRTT() != 400*time.Millisecond {
+		t.Errorf("round trip %v", b.lastRTT())
+	}
+	for _, edge := range []bool{true, false} {
+		w := captureWriter(t, edge)
+		w.write(&letters{pulse: pulse{beat: true, echo: 7}})
+		var hb *pb.Heartbeat
+		if edge {
+			hb = w.sentToNode(t)[0].GetHeartbeat()
+		} else {
+			hb = w.sentToEdge(t)[0].GetHeartbeat()
+		}
+		if hb.GetEcho() != 7 || hb.GetNonce() == 0 || (hb.GetSentMs() != 0) != edge {
+			t.Errorf("edge %v: %v", edge, hb)
+		}
+	}
+}
+
+// TU-24: the wall clock takes no part in liveness. Times there are durations from a start that has a monotonic
+// reading; nothing that would strip it, or compare wall times, is in the sources that judge.
+func TestLivenessIgnoresTheWallClock(t *testing.T) {
+	if start := newConn(&memConn{}, nil).start; start == start.Round(0) {
+		t.Error("the start has no monotonic reading")
+	}
+	for _, name := range []string{"conn.go", "flush.go", "liveness.go", "link.go"} {
+		src, err := os.ReadFile(filepath.Join(".", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, word := range []string{"UnixNano", "UnixMilli", "UnixMicro", ".Unix(", "Round(0)", ".Before(", ".After(", ".Sub("} {
+			if strings.Contains(string(src), word) {
+				t.Errorf("%s uses %s", name, word)
+			}
+		}
+	}
+	// Monotonic time decides: 46 s of it without a byte are too many, 44 s aren't.
+	edge, _ := memPair(0)
+	l := NewEdgeLink(edge, testConfig(), edgeSide{newHandler(nil)})
+	close(l.ready)
+	l.conn.counters.lastRead.Store(int64(time.Hour))
+	if _, fault := l.judge(time.Hour + 44*time.Second); fault != nil {
+		t.Errorf("44 s: %v", fault)
+	}
+	if _, fault := l.judge(time.Hour + 46*time.Second); fault == nil {
+		t.Error("46 s: alive")
+	}
+}
+
+// TestControlBesideBulk: on 1 Mbit/s with 16 bulk streams, 3 of them stalled, a heartbeat's echo waits for one flush
+// and what the path holds, not for the queue (plain yamux: 2.2 s in the middle).
+func TestControlBesideBulk(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		edge, node := memPair(4 << 10) // what a kernel would hold
+		slow := throttle(t, edge, 125_000)
+		p := startPair(t, slow, node, testConfig(), nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var streams []*Stream
+		for range 16 {
+			s := p.open(t, ctx)
+			streams = append(streams, s)
+			go func() {
+				for n := uint64(1); ; n++ {
+					s.AppendBody(n, make([]byte, MaxBody))
+					if s.Flush() != nil {
+						return
+					}
+				}
+			}()
+		}
+		time.Sleep(5 * time.Second)
+		var worst, sum time.Duration
+		const rounds = 50
+		for range rounds {
+			began := time.Now()
+			if err := p.node.Probe(ctx); err != nil { // the echo travels beside the bulk
+				t.Fatal(err)
+			}
+			took := time.Since(began)
+			worst, sum = max(worst, took), sum+took
+			time.Sleep(100 * time.Millisecond)
+		}
+		if worst > 600*time.Millisecond {
+			t.Errorf("worst %v, mean %v", worst, sum/rounds)
+		}
+		if n := p.edge.Status().Pending; n > bulkBudget+smallBudget+64<<10 {
+			t.Errorf("%d bytes wait", n)
+		}
+		for _, s := range streams {
+			s.Cancel()
+		}
+		cancel()
+	})
+}
+
+// throttled writes no more than rate bytes a second.
+type throttled struct {
+	*memConn
+	rate int
+}
+
+func throttle(t *testing.T, c *memConn, rate int) *throttled { return &throttled{c, rate} }
+
+func (c *throttled) Write(p []byte) (int, error) {
+	const slice = 1 << 10
+	total := 0
+	for len(p) > 0 {
+		n, err := c.memConn.Write(p[:min(len(p), slice)])
+		total, p = total+n, p[n:]
+		if err != nil {
+			return total, err
+		}
+		time.Sleep(time.Duration(n) * time.Second / time.Duration(c.rate))
+	}
+	return total, nil
+}
