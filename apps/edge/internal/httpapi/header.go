@@ -5,46 +5,33 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"iop/packages/go/httprules"
 )
 
-// staysHere reports whether a request header (in canonical form) never leaves the edge. Hop-by-hop fields belong to one
-// connection; keys and cookies are the caller's own, and the provider would be a third party to them; Host, Origin and
-// the forwarding fields say where the caller is, which is none of the provider's business, and Ollama refuses a foreign
-// Origin.
+// staysHere reports whether a request header (in canonical form) never leaves the edge. To what stops at every hop, and
+// to what a caller tells the edge alone, it adds the names under which keys are shown elsewhere: the provider would be a
+// third party to them.
 func staysHere(name string) bool {
 	switch name {
-	case "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
-		"Http2-Settings", "Expect", "Content-Length", "Host", "Origin",
-		"Authorization", "X-Api-Key", "Api-Key", "Cookie", "Cookie2", "X-Goog-Api-Key", "X-Auth-Token", "X-Auth-Key",
-		"X-Access-Token", "X-Amz-Security-Token", "Ocp-Apim-Subscription-Key",
-		"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip":
+	case "Content-Length", "X-Auth-Key", "X-Access-Token", "X-Amz-Security-Token", "Ocp-Apim-Subscription-Key":
 		return true
 	}
-	return hasPrefix(name, "X-Iop-", "X-Forwarded-", "Proxy-")
+	return strings.HasPrefix(name, "Proxy-") || !httprules.ForProvider(name)
 }
 
-// endsHere is the same for a provider's response headers: those of its connection, and those that only the edge can
-// answer for. Access-Control is a promise of the origin that a browser talks to, and that is the edge. net/http would
-// send a key that begins with Trailer: as a trailer.
+// endsHere is the same for a provider's response headers, beside hop-by-hop ones: those that only the edge can answer
+// for. Access-Control is a promise of the origin that a browser talks to, and that is the edge. net/http would send a
+// key that begins with Trailer: as a trailer.
 func endsHere(name string) bool {
-	switch name {
-	case "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
-		"Content-Length", "X-Request-Id":
-		return true
-	}
-	return hasPrefix(name, "X-Iop-", "Access-Control-", "Proxy-", http.TrailerPrefix)
+	return name == "Content-Length" || name == "X-Request-Id" ||
+		hasPrefix(name, "X-Iop-", "Access-Control-", "Proxy-", http.TrailerPrefix)
 }
 
 // forwardHeader returns the part of a caller's headers that goes to the provider, values byte for byte. The values are
 // shared with in.
 func forwardHeader(in http.Header) http.Header {
 	out := make(http.Header, len(in))
-	copyHeader(out, in, staysHere)
-	return out
-}
-
-// copyHeader copies what neither stop nor in's own Connection field keeps back.
-func copyHeader(out, in http.Header, stop func(name string) bool) {
 	listed := connectionNames(in)
 	for key, values := range in {
 		name := http.CanonicalHeaderKey(key)
@@ -52,10 +39,11 @@ func copyHeader(out, in http.Header, stop func(name string) bool) {
 			// Gateways in front of some providers read x_api_key as x-api-key.
 			name = http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
 		}
-		if !stop(name) && !slices.Contains(listed, name) {
+		if !staysHere(name) && !slices.Contains(listed, name) {
 			out[key] = values
 		}
 	}
+	return out
 }
 
 // connectionNames returns the fields that a message declares as belonging to its connection.

@@ -48,7 +48,7 @@ func TestEndpointsAreWhole(t *testing.T) {
 // HT-15, CR-09, E32: over the wire none of these reaches a node, a redirect, or an endpoint.
 func TestTargetsOverTheWire(t *testing.T) {
 	g := start(t, open(), nil)
-	targets := append([]string{"/v1/chat/completions/", "/V1/chat/completions", "/v1/chat", "/API/delete", "/api/delete?", "/",
+	targets := append([]string{"/v1/chat/completions/", "/V1/chat/completions", "/v1/chat/%63ompletions", "/v1/chat/completions%20", "/v1/chat", "/API/delete", "/api/delete?", "/",
 		"/v1/models/", "/admin/v1/nodes", "/metrics", "/healthz", "/debug/pprof/"}, refusedTargets...)
 	for _, target := range targets {
 		for _, method := range []string{"POST", "OPTIONS", "CONNECT"} {

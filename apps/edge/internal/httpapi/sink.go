@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/httprules"
 )
 
 // sink writes a provider's response to the caller. It implements service.Sink.
@@ -78,15 +79,14 @@ func (s *sink) Head(status int, header http.Header) error {
 	return nil
 }
 
-// copyHeader copies what may pass, each field once.
+// copyHeader copies what may pass, each field once. It uses in up.
 func (s *sink) copyHeader(out, in http.Header) {
-	passed := make(http.Header, len(in))
-	copyHeader(passed, in, endsHere)
-	for name, values := range passed {
-		if !validFieldName(name) {
+	httprules.HopByHop(in)
+	for name, values := range in {
+		key := http.CanonicalHeaderKey(name)
+		if endsHere(key) || !validFieldName(name) {
 			continue
 		}
-		key := http.CanonicalHeaderKey(name)
 		if key != "Vary" { // the one field that the edge may have set, too, and that adds up
 			out[key] = nil
 		}
