@@ -12,10 +12,14 @@ type Refusal struct {
 	Reason     pb.RegisterReason
 	Text       string
 	RetryAfter time.Duration
+	Cause      error // what went wrong at the edge; for the log, never sent
 }
 
 // Error implements error.
 func (f *Refusal) Error() string { return f.Code() + ": " + f.Text }
+
+// Unwrap returns the cause.
+func (f *Refusal) Unwrap() error { return f.Cause }
 
 // Code returns the reason's stable name, as logs, events and metrics show it.
 func (f *Refusal) Code() string { return ReasonName(f.Reason) }

@@ -28,7 +28,7 @@ type status struct {
 	nodeDrains   bool
 	edgeDrains   bool
 	unresponsive bool
-	misses       [2]int // opens in a row that weren't answered, by sort
+	misses       [2]int // opens in a row that weren't answered, by openKind
 	number       uint64
 	store        pb.StoreState
 	clock        pb.ClockState
@@ -282,12 +282,12 @@ func (c *Connection) late() bool {
 // ReadyOverdue says that the ready limit has passed. It changes nothing once the node was ready.
 func (c *Connection) ReadyOverdue() { c.update(func(s *status) { s.overdue = true }) }
 
-// sort tells the two kinds of opens apart whose answers are counted.
-type sort uint8
+// openKind tells the two kinds of opens apart whose answers are counted.
+type openKind uint8
 
 const (
-	runs     sort = 0
-	commands sort = 1 // the edge's own TRANSPORT_STATUS
+	runs     openKind = 0
+	commands openKind = 1 // the edge's own TRANSPORT_STATUS
 )
 
 // DispatchTimeout says that the open of a run wasn't answered within the dispatch limit. A few in a row make the node
@@ -304,7 +304,7 @@ func (c *Connection) CommandTimeout() { c.missed(commands) }
 // CommandAccepted says that one of the edge's own commands was accepted.
 func (c *Connection) CommandAccepted() { c.answered(commands) }
 
-func (c *Connection) missed(k sort) {
+func (c *Connection) missed(k openKind) {
 	c.update(func(s *status) {
 		s.misses[k]++
 		s.unresponsive = s.unresponsive || s.misses[k] >= c.registry.cfg.Misses
@@ -312,7 +312,7 @@ func (c *Connection) missed(k sort) {
 }
 
 // answered clears the count. A single answer, of either kind, makes an unresponsive node usable again.
-func (c *Connection) answered(k sort) {
+func (c *Connection) answered(k openKind) {
 	c.mu.Lock()
 	unresponsive := c.st.unresponsive
 	if !unresponsive {

@@ -99,7 +99,7 @@ func TestListenerBreaks(t *testing.T) {
 // goroutines and descriptors are back where they were.
 func TestManyIdleConnections(t *testing.T) {
 	collectTimers()
-	e := edgetest.Start(t, edgetest.Options{Nodes: nodes("a"), MaxUnregistered: 128, Timers: shortTimers()})
+	e := edgetest.Start(t, edgetest.Options{Nodes: nodes("a"), MaxUnregistered: 128, Timers: edge.Timers{Handshake: 200 * time.Millisecond}})
 	warm := edgetest.Dial(t, e, "a", edgetest.NodeOptions{})
 	warm.AwaitReady(t)
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
@@ -134,13 +134,6 @@ func openFiles(t *testing.T) int {
 		t.Skip("no /proc: ", err)
 	}
 	return len(entries)
-}
-
-// shortTimers are the real ones, all scaled alike.
-func shortTimers() edge.Timers {
-	return edge.Timers{Heartbeat: 300 * time.Millisecond, Dead: 450 * time.Millisecond, ControlOpen: 50 * time.Millisecond,
-		Handshake: 100 * time.Millisecond, Probe: 30 * time.Millisecond, ReadyLimit: 600 * time.Millisecond,
-		Dispatch: 100 * time.Millisecond, Status: 300 * time.Millisecond}
 }
 
 // TU-28, E31, "multiplexer before authentication": a length is a promise that costs the edge nothing, however often it

@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -106,8 +107,16 @@ func TestLateEndOfTheOldConnection(t *testing.T) {
 }
 
 // faults.md row 34: all nodes of a large site come back at once.
-func TestManyNodesAtOnce(t *testing.T) {
-	const count = 300
+func TestManyNodesAtOnce(t *testing.T) { manyNodes(t, 300) }
+
+func TestManyNodesAtOnceLong(t *testing.T) {
+	if os.Getenv("IOP_LONG") == "" {
+		t.Skip("set IOP_LONG=1: make test-long")
+	}
+	manyNodes(t, 1000)
+}
+
+func manyNodes(t *testing.T, count int) {
 	var ids []string
 	for i := range count {
 		ids = append(ids, fmt.Sprintf("node-%d", i))

@@ -8,8 +8,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/node"
 	"iop/packages/go/config"
@@ -184,8 +182,7 @@ func (h *handshake) verify() (int32, error) {
 // prepare makes the connection and its answer; neither is in force before the commit.
 func (h *handshake) prepare(version int32, p *config.Projection) (*node.Connection, *pb.RegisterResponse, error) {
 	failed := func(what string, err error) error {
-		h.s.cfg.Log.Error().Err(err).Str("node_id", h.rec.ID).Msg(what)
-		return &node.Refusal{Reason: pb.RegisterReason_REGISTER_REASON_PAYLOAD_FAILED,
+		return &node.Refusal{Reason: pb.RegisterReason_REGISTER_REASON_PAYLOAD_FAILED, Cause: err,
 			Text: what + "; the edge's log says why", RetryAfter: duplicateRetry}
 	}
 	payload, err := h.s.cfg.Payload(p)
@@ -247,7 +244,7 @@ func (h *handshake) refuse(err error) {
 		return // anybody can knock; who does so without end isn't news each time
 	}
 	h.s.cfg.Events.Publish(events.Event{Kind: events.KindRefused, NodeID: id, Code: refusal.Code(), Text: refusal.Text})
-	h.s.cfg.Log.WithLevel(zerolog.WarnLevel).Str("node_id", id).Str("code", refusal.Code()).
+	h.s.cfg.Log.Warn().Str("node_id", id).Str("code", refusal.Code()).AnErr("error", refusal.Cause).
 		Stringer("remote", h.conn.RemoteAddr()).Msg("node refused: " + refusal.Text)
 }
 

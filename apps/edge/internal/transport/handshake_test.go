@@ -135,9 +135,10 @@ func TestRefused(t *testing.T) {
 
 // faults.md row 33: a payload that can't be built, or a generation that can't be kept, is refused and retried.
 func TestPayloadFailed(t *testing.T) {
+	var out safeBuffer
 	bubble(t, func(t *testing.T) {
 		fail := true
-		_, l, seen := inMemory(t, edgetest.Options{Payload: func(p *config.Projection) (*pb.NodeConfigPayload, error) {
+		_, l, seen := inMemory(t, edgetest.Options{Log: &out, Payload: func(p *config.Projection) (*pb.NodeConfigPayload, error) {
 			if fail {
 				return nil, errors.New("no such thing")
 			}
@@ -154,6 +155,9 @@ func TestPayloadFailed(t *testing.T) {
 			t.Errorf("answer %v", resp)
 		}
 	})
+	if !strings.Contains(out.String(), "no such thing") {
+		t.Errorf("the log doesn't say why:\n%s", out.String())
+	}
 }
 
 func TestPayloadTooLarge(t *testing.T) {
@@ -321,7 +325,7 @@ func TestHelloThatEnds(t *testing.T) {
 }
 
 // §2.A hello: handshake 10 s. faults.md row 47, E30: silence and one byte each few seconds.
-func TestHelloThatTakesTooLong(t *testing.T) {
+func TestHelloThatIsSlow(t *testing.T) {
 	for name, every := range map[string]time.Duration{"silence": 0, "one byte per second": time.Second, "per 5 s": 5 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -37,7 +37,7 @@ type Timers struct {
 	Probe       time.Duration // for a predecessor to show that it lives, 3 s
 	ReadyLimit  time.Duration // from registration to the first Ready, 60 s
 	Dispatch    time.Duration // for the node to answer an open, 10 s
-	Status      time.Duration // between two TRANSPORT_STATUS commands, 30 s
+	Status      time.Duration // between two TRANSPORT_STATUS commands: heartbeats on the way that work goes. Heartbeat's value
 }
 
 // Runs is told of executions that ended at a node; service.Service is one. It is called by the reader of a control
@@ -120,15 +120,6 @@ func NewServer(cfg Config) *Server {
 	}
 }
 
-// TimersOf takes from an edge's configuration what concerns node connections.
-func TimersOf(t config.EdgeTimers) Timers {
-	return Timers{
-		Heartbeat: t.Heartbeat, Dead: t.Dead, ControlOpen: t.ControlOpen, StreamReset: t.StreamReset,
-		Handshake: t.Handshake, Probe: t.Probe, ReadyLimit: t.ReadyLimit, Dispatch: t.DispatchLimit,
-		Status: t.Heartbeat, // it is a heartbeat, on the way that work goes
-	}
-}
-
 func (t Timers) withDefaults() Timers {
 	for _, f := range []struct {
 		field *time.Duration
@@ -136,11 +127,14 @@ func (t Timers) withDefaults() Timers {
 	}{
 		{&t.Heartbeat, 30 * time.Second}, {&t.Dead, 45 * time.Second}, {&t.ControlOpen, 5 * time.Second},
 		{&t.StreamReset, 10 * time.Second}, {&t.Handshake, 10 * time.Second}, {&t.Probe, 3 * time.Second},
-		{&t.ReadyLimit, 60 * time.Second}, {&t.Dispatch, 10 * time.Second}, {&t.Status, 30 * time.Second},
+		{&t.ReadyLimit, 60 * time.Second}, {&t.Dispatch, 10 * time.Second},
 	} {
 		if *f.field == 0 {
 			*f.field = f.value
 		}
+	}
+	if t.Status == 0 {
+		t.Status = t.Heartbeat
 	}
 	return t
 }
