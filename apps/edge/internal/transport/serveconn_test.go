@@ -357,6 +357,7 @@ func TestSilence(t *testing.T) {
 				}
 				<-n.Link.Ready()
 				wantState(t, e, "a", before)
+				synctest.Wait() // the control stream has reached the edge
 				cable.Silence()
 				time.Sleep(46 * time.Second)
 				seen.want(t, events.KindFenced, "dead")
