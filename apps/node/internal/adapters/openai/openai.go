@@ -1,40 +1,68 @@
-// Package openai drives providers that speak the OpenAI dialect: vLLM, llama.cpp, LM Studio, hosted APIs.
+// Package openai drives providers that speak the OpenAI dialect: vLLM, llama.cpp, LM Studio, hosted APIs, and others
+// behind the same paths.
+//
+// It says which paths the dialect has and what a provider tells of itself; how a request gets there and back is
+// package upstream's business.
 package openai
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"iop/apps/node/internal/adapters/upstream"
 	"iop/packages/go/execution"
 )
 
 // Config is what the kind takes from an adapter's configuration.
 type Config struct {
-	BaseURL        string
-	MaxConcurrency int
-	Options        map[string]string
-	AllowPaths     []string
-	Connect        time.Duration
+	BaseURL        string            // with or without the API's version: http://h:p and http://h:p/v1 are the same
+	MaxConcurrency int               // idle connections worth keeping
+	Options        map[string]string // the kind has none
+	AllowPaths     []string          // paths beside the dialect's, as llama.cpp's /v1/messages
+	Connect        time.Duration     // 0 = 5 s
 	Log            zerolog.Logger
 }
 
 // Provider is a provider that speaks the OpenAI dialect.
-type Provider struct{}
+type Provider struct {
+	client *upstream.Client
+	about  atomic.Pointer[about] // what doesn't change while the provider runs; nil = ask
+}
 
 var _ execution.Tunneler = (*Provider)(nil)
 
-// New returns the driver; it starts nothing.
-func New(cfg Config) (*Provider, error) { panic("not yet") }
+// Paths returns what may be tunnelled without further configuration.
+func Paths() []string {
+	return []string{
+		"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/models", "/v1/models/*",
+	}
+}
 
-// Probe implements [execution.Provider].
-func (p *Provider) Probe(ctx context.Context) execution.Capabilities { panic("not yet") }
+// New returns the driver; it starts nothing and asks the provider nothing.
+func New(cfg Config) (*Provider, error) {
+	for _, name := range slices.Sorted(maps.Keys(cfg.Options)) {
+		return nil, fmt.Errorf("options: the openai kind has none; remove %q", name)
+	}
+	client, err := upstream.New(upstream.Config{
+		BaseURL: cfg.BaseURL, Paths: Paths(), AllowPaths: cfg.AllowPaths,
+		MaxConcurrency: cfg.MaxConcurrency, Connect: cfg.Connect, Log: cfg.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Provider{client: client}, nil
+}
 
 // Close implements [execution.Provider].
-func (p *Provider) Close() { panic("not yet") }
+func (p *Provider) Close() { p.client.Close() }
 
 // Tunnel implements [execution.Tunneler].
 func (p *Provider) Tunnel(ctx context.Context, req *execution.TunnelRequest, sink execution.TunnelSink) error {
-	panic("not yet")
+	return p.client.Tunnel(ctx, req, sink)
 }

@@ -103,6 +103,7 @@ func (x *exchange) connect(ctx context.Context) error {
 			}
 			return nil
 		case n == 0 && c.reused && x.pool.tls == nil && !x.isAborted():
+			x.pool.distrust()
 			x.pool.discard(c)
 		default:
 			x.rest = 0

@@ -84,6 +84,9 @@ func (x *exchange) headFailure(err error) error {
 		return execution.Failf(execution.CodeFirstByteTimeout, execution.OriginProvider,
 			"provider didn't answer within %v", x.req.Timers.FirstByte)
 	case x.conn.cut():
+		if x.conn.reused && x.conn.closedByProvider() {
+			x.pool.distrust()
+		}
 		return execution.Failf(execution.CodeUpstreamTruncated, execution.OriginProvider,
 			"provider %s before its answer began", x.conn.howCut())
 	}
@@ -139,6 +142,11 @@ func (x *exchange) bodyFailure(resp *http.Response, err error) error {
 	}
 	f.UpstreamStatus = resp.StatusCode
 	return f
+}
+
+// closedByProvider reports whether the provider ended the connection, rather than the node or the path between.
+func (c *conn) closedByProvider() bool {
+	return errors.Is(c.readErr, io.EOF) || errors.Is(c.readErr, syscall.ECONNRESET)
 }
 
 // howCut says how the connection ended.

@@ -29,6 +29,7 @@ type pool struct {
 	mu     sync.Mutex
 	idle   []*conn // the one used last is at the end
 	timer  *time.Timer
+	fresh  time.Time // until then no connection is kept, see distrust
 	closed bool
 }
 
@@ -71,16 +72,27 @@ func (p *pool) take() *conn {
 			c.reused = true
 			return c
 		}
-		p.log.Debug().Str("provider", p.base.addr).Msg("idle connection was closed by the provider")
+		if time.Since(c.idleSince) < p.keep {
+			p.distrust()
+		}
 		p.discard(c)
 	}
+}
+
+// distrust says that the provider closed a connection that had just carried an answer, without a word in its head.
+// Some do it always, so that every connection kept is a request that may be lost; for a while none is.
+func (p *pool) distrust() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fresh = time.Now().Add(distrustFor)
+	p.log.Debug().Str("provider", p.base.addr).Msg("provider closes connections unannounced; none is kept for a while")
 }
 
 // put keeps a connection for the next request, or closes it.
 func (p *pool) put(c *conn) {
 	c.idleSince = time.Now()
 	p.mu.Lock()
-	if p.closed || len(p.idle) >= p.max {
+	if p.closed || len(p.idle) >= p.max || c.idleSince.Before(p.fresh) {
 		p.mu.Unlock()
 		p.discard(c)
 		return

@@ -106,6 +106,22 @@ func TestIdleConnectionsThatTheProviderCloses(t *testing.T) {
 	}
 }
 
+// A provider that closes after each answer without saying so costs at most one request, not some of every hundred.
+func TestProviderThatClosesUnannounced(t *testing.T) {
+	p := fakeprovider.New(t, func(x *fakeprovider.Exchange) { x.Reply(200, "text/plain", "ok"); x.Close() })
+	c := client(t, p.URL())
+	c.KeepIdle(time.Minute)
+	failed := 0
+	for range 300 {
+		if _, err := adaptertest.Do(t, t.Context(), c, chat()); err != nil {
+			failed++
+		}
+	}
+	if failed > 1 {
+		t.Errorf("%d of 300 failed", failed)
+	}
+}
+
 // protocol §8, "net/http replays a POST": the provider executes and drops the kept connection.
 func TestNothingIsSentTwice(t *testing.T) {
 	for _, method := range []string{"POST", "GET"} {

@@ -49,6 +49,8 @@ const (
 	// to a provider that closes after 5 ms, sent 5 ms apart, 62 were lost with a keep of 1 s, none with this one).
 	idleKeepPlain = 3 * time.Millisecond
 	idleKeepTLS   = 30 * time.Second
+	// distrustFor is how long no connection is kept after one that the provider closed unannounced.
+	distrustFor = time.Minute
 	// earlyAnswer is how long an answer is still waited for after the provider stopped taking the request.
 	earlyAnswer = time.Second
 )

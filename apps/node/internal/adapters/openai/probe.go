@@ -1,0 +1,174 @@
+package openai
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"iop/apps/node/internal/adapters/upstream"
+	"iop/packages/go/execution"
+)
+
+const (
+	// probeLimit bounds a probe whatever its caller allows.
+	probeLimit = 3 * time.Second
+	// maxList is the largest list of models that is read.
+	maxList = 4 << 20
+	// maxAbout is the largest answer about a version that is read.
+	maxAbout = 256 << 10
+	// maxVersion is the longest version that is shown.
+	maxVersion = 64
+)
+
+// unknownVersion is the version of a provider that tells none.
+const unknownVersion = "unknown"
+
+// family is what a provider's list of models gives away about who made it.
+type family uint8
+
+const (
+	familyOther family = iota
+	familyLlamaCpp
+	familyVLLM
+	familyOllama
+)
+
+// about is what a provider said of itself once.
+type about struct {
+	family  family
+	version string
+}
+
+// list is the answer to GET /v1/models.
+type list struct {
+	Data []struct {
+		ID      string `json:"id"`
+		OwnedBy string `json:"owned_by"`
+		// Status is how llama.cpp, when it serves several models, says which are in memory.
+		Status *struct {
+			Value string `json:"value"`
+		} `json:"status"`
+	} `json:"data"`
+}
+
+// Probe implements [execution.Provider]: one GET of the list of models, and once in a provider's life one for its
+// version. A provider that wants a key for its list is there all the same.
+func (p *Provider) Probe(ctx context.Context) execution.Capabilities {
+	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	answer, err := p.client.Fetch(ctx, "/v1/models", maxList)
+	if err != nil {
+		p.about.Store(nil) // what comes back may be another
+		return unavailable(failed(err))
+	}
+	switch s := answer.Status; {
+	case s == 503:
+		p.about.Store(nil)
+		return unavailable("provider is there but not ready (503), it may be loading its model")
+	case s >= 500:
+		return unavailable(fmt.Sprintf("provider answers %d to GET /v1/models", s))
+	case s >= 300 && s < 400:
+		return unavailable(fmt.Sprintf("provider redirects (%d); set base_url to where it redirects to", s))
+	case s != 200:
+		return execution.Capabilities{Available: true, Version: p.version(ctx, answer, &list{})}
+	}
+	var models list
+	if json.Unmarshal(answer.Body, &models) != nil {
+		return unavailable("answer to GET /v1/models isn't JSON; does base_url point to an OpenAI API?")
+	}
+	version := p.version(ctx, answer, &models)
+	return execution.Capabilities{Available: true, Version: version, Models: models.loaded(answer)}
+}
+
+// loaded returns the models. llama.cpp and vLLM hold what they list in memory; others don't tell.
+func (l *list) loaded(answer *upstream.Answer) []execution.Model {
+	kind := l.family(answer)
+	models := make([]execution.Model, 0, len(l.Data))
+	for _, m := range l.Data {
+		if m.ID == "" {
+			continue
+		}
+		loaded := kind == familyLlamaCpp || kind == familyVLLM
+		if m.Status != nil {
+			loaded = m.Status.Value == "loaded"
+		}
+		models = append(models, execution.Model{Name: m.ID, Loaded: loaded})
+	}
+	return models
+}
+
+func (l *list) family(answer *upstream.Answer) family {
+	if answer.Header.Get("Server") == "llama.cpp" {
+		return familyLlamaCpp
+	}
+	for _, m := range l.Data {
+		switch m.OwnedBy {
+		case "llamacpp":
+			return familyLlamaCpp
+		case "vllm":
+			return familyVLLM
+		case "library":
+			return familyOllama
+		}
+	}
+	return familyOther
+}
+
+// version returns the provider's version. It is asked for once, where a provider of this family tells it.
+func (p *Provider) version(ctx context.Context, answer *upstream.Answer, models *list) string {
+	kind := models.family(answer)
+	if known := p.about.Load(); known != nil && known.family == kind {
+		return known.version
+	}
+	version := unknownVersion
+	switch kind {
+	case familyLlamaCpp:
+		version = p.ask(ctx, "/props", "build_info", "llama.cpp ")
+	case familyVLLM:
+		version = p.ask(ctx, "/version", "version", "vllm ")
+	case familyOllama:
+		version = p.ask(ctx, "/api/version", "version", "ollama ")
+	}
+	p.about.Store(&about{family: kind, version: version})
+	return version
+}
+
+// ask reads one text from a JSON answer.
+func (p *Provider) ask(ctx context.Context, path, member, name string) string {
+	answer, err := p.client.Fetch(ctx, path, maxAbout)
+	if err != nil || answer.Status != 200 {
+		return unknownVersion
+	}
+	var object map[string]json.RawMessage
+	var text string
+	if json.Unmarshal(answer.Body, &object) != nil || json.Unmarshal(object[member], &text) != nil || text == "" {
+		return unknownVersion
+	}
+	return name + printable(text)
+}
+
+// printable keeps of a provider's text what can be shown in one line.
+func printable(s string) string {
+	s = s[:min(len(s), maxVersion)]
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return -1
+		}
+		return r
+	}, s)
+}
+
+func unavailable(reason string) execution.Capabilities {
+	return execution.Capabilities{Reason: reason, Version: unknownVersion}
+}
+
+// failed says why a probe got no answer.
+func failed(err error) string {
+	if f, ok := errors.AsType[*execution.Failure](err); ok {
+		return f.Text
+	}
+	return fmt.Sprintf("no answer to GET /v1/models within %v", probeLimit)
+}
