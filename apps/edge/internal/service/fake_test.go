@@ -33,6 +33,7 @@ type rig struct {
 	sched *admission.Scheduler
 	svc   *Service
 	state atomic.Pointer[config.State]
+	dial  func(near net.Conn) net.Conn // wraps the edge's end of the next connections
 
 	mu    sync.Mutex
 	nodes map[string]*fakeNode
@@ -192,6 +193,9 @@ func (r *rig) join(id string, generation uint64, capacity int, script func(w *wo
 	r.Helper()
 	n := &fakeNode{rig: r, id: id, generation: generation, script: script, told: make(chan struct{})}
 	near, far := loopback(r)
+	if r.dial != nil {
+		near = r.dial(near)
+	}
 	cfg := transport.Config{StreamReset: time.Second, Log: zerolog.Nop()}
 	n.edge, n.far = transport.NewEdgeLink(near, cfg, n), transport.NewNodeLink(far, cfg, (*farEnd)(n))
 	n.Link = n.edge
@@ -214,8 +218,10 @@ func (r *rig) join(id string, generation uint64, capacity int, script func(w *wo
 	return n
 }
 
-func (n *fakeNode) publish(capacity int) {
-	n.rig.sched.Publish(admission.Node{ID: n.id, Generation: n.generation, Dispatchable: true, Adapters: []admission.Adapter{{
+func (n *fakeNode) publish(capacity int) { n.publishAs(capacity, true) }
+
+func (n *fakeNode) publishAs(capacity int, dispatchable bool) {
+	n.rig.sched.Publish(admission.Node{ID: n.id, Generation: n.generation, Dispatchable: dispatchable, Adapters: []admission.Adapter{{
 		Name: "p", Kind: "loopback", Revision: revision(n.rig.state.Load(), admission.Place{Node: n.id, Adapter: "p"}),
 		Capacity: capacity, Available: true,
 	}}})
@@ -322,7 +328,8 @@ type work struct {
 	runID   string
 	attempt uint32
 	seq     uint64
-	silent  bool // don't send RunEnded
+	bodies  int64 // bytes of response sent
+	silent  bool  // don't send RunEnded
 	ended   bool
 	hangup  bool // close without waiting for the edge
 }
@@ -350,6 +357,7 @@ func (w *work) head(status int32, headers ...*pb.Header) {
 
 func (w *work) body(p string) {
 	w.seq++
+	w.bodies += int64(len(p))
 	_ = w.AppendBody(w.seq, []byte(p))
 	_ = w.Flush()
 }

@@ -36,7 +36,7 @@ type Tunnel struct {
 	Header http.Header // without hop-by-hop fields and without whatever the edge accepts a key in
 	Body   Body        // nil = none
 
-	// Deadline bounds the whole run, waiting included; 0 = the route's, which may be none.
+	// Deadline bounds the whole run, waiting included; 0 = none. The route's bounds it, too.
 	Deadline time.Duration
 }
 
@@ -141,7 +141,7 @@ func count(line *zerolog.Event, name string, n *int64) *zerolog.Event {
 
 // deadline is the limit of the whole run, 0 = none.
 func (t *Tunnel) deadline() time.Duration {
-	if t.Deadline > 0 {
+	if t.Deadline > 0 && (t.Route.Deadline == 0 || t.Deadline < t.Route.Deadline) {
 		return t.Deadline
 	}
 	return t.Route.Deadline
