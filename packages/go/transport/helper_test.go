@@ -5,9 +5,12 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
+	"os/exec"
 	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -72,14 +75,14 @@ type memConn struct {
 }
 
 type memPipe struct {
-	mu     sync.Mutex
-	change sync.Cond
-	buf    []byte
-	limit  int // 0 = unbounded
-	closed bool
-	mute   bool // drop what is written, as a dead network does
-	stop   bool // take nothing
-	taken  int
+	mu      sync.Mutex
+	change  sync.Cond
+	buf     []byte
+	limit   int  // 0 = unbounded
+	mute    bool // lose what is written, and the news of a close, as a dead network does
+	stop    bool // take nothing
+	wClosed bool // the writing end is closed
+	rClosed bool // the reading end is closed
 }
 
 func newMemPipe(limit int) *memPipe {
@@ -106,7 +109,7 @@ func (p *memPipe) write(b []byte) (int, error) {
 	total := 0
 	for {
 		switch {
-		case p.closed:
+		case p.wClosed || p.rClosed && !p.mute:
 			return total, io.ErrClosedPipe
 		case p.mute:
 			return total + len(b), nil
@@ -116,7 +119,6 @@ func (p *memPipe) write(b []byte) (int, error) {
 				n = min(n, p.limit-len(p.buf))
 			}
 			p.buf = append(p.buf, b[:n]...)
-			p.taken += n
 			total, b = total+n, b[n:]
 			if n > 0 {
 				p.change.Broadcast()
@@ -132,8 +134,11 @@ func (p *memPipe) write(b []byte) (int, error) {
 func (p *memPipe) read(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.buf) == 0 {
-		if p.closed {
+	for len(p.buf) == 0 || p.rClosed {
+		switch {
+		case p.rClosed:
+			return 0, net.ErrClosed
+		case p.wClosed && !p.mute:
 			return 0, io.EOF
 		}
 		p.change.Wait()
@@ -148,8 +153,8 @@ func (c *memConn) Read(b []byte) (int, error)  { return c.in.read(b) }
 func (c *memConn) Write(b []byte) (int, error) { return c.out.write(b) }
 
 func (c *memConn) Close() error {
-	c.in.set(func(p *memPipe) { p.closed = true })
-	c.out.set(func(p *memPipe) { p.closed = true })
+	c.in.set(func(p *memPipe) { p.rClosed = true })
+	c.out.set(func(p *memPipe) { p.wClosed = true })
 	return nil
 }
 
@@ -214,9 +219,15 @@ func testConfig() Config { return Config{Log: zerolog.Nop()} }
 // startPair runs both sides over a and b, and ends them with the test.
 func startPair(t testing.TB, a, b net.Conn, cfg Config, work func(s *Stream)) *linkPair {
 	t.Helper()
+	return startSides(t, a, b, cfg, cfg, work)
+}
+
+// startSides is startPair with a Config for each side.
+func startSides(t testing.TB, a, b net.Conn, edge, node Config, work func(s *Stream)) *linkPair {
+	t.Helper()
 	h := newHandler(work)
 	p := &linkPair{
-		edge: NewEdgeLink(a, cfg, edgeSide{h}), node: NewNodeLink(b, cfg, nodeSide{h}), h: h,
+		edge: NewEdgeLink(a, edge, edgeSide{h}), node: NewNodeLink(b, node, nodeSide{h}), h: h,
 		edgeDone: make(chan error, 1), nodeDone: make(chan error, 1),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -260,9 +271,21 @@ func end(seq uint64, n int) *pb.ProviderTunnelFrame {
 	return &pb.ProviderTunnelFrame{Seq: seq, Frame: &pb.ProviderTunnelFrame_End{End: &pb.TunnelEnd{Bytes: int64(n)}}}
 }
 
-// drainTimers empties the multiplexer's package-level timer pool: a timer of one bubble must not be met in another.
-func drainTimers() {
-	for range 3 {
-		runtime.GC()
+// inBubble runs f on fake time, in a process of its own. The multiplexer keeps timers in a package-level pool, where a
+// timer of a bubble kills whoever meets it outside, or in the next bubble; and its timers of closed streams outlive
+// their session by seconds, so that emptying the pool between tests isn't enough.
+func inBubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	const env = "TRANSPORT_TEST_BUBBLE"
+	if os.Getenv(env) == t.Name() {
+		synctest.Test(t, f)
+		return
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1", "-test.timeout=50s")
+	cmd.Env = append(os.Environ(), env+"="+t.Name())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

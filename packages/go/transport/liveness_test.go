@@ -12,15 +12,6 @@ import (
 	pb "iop/proto/iop"
 )
 
-// inBubble runs f on fake time. The multiplexer keeps timers in a package-level pool, which must be empty before each
-// bubble; so these tests don't run in parallel.
-func inBubble(t *testing.T, f func(t *testing.T)) {
-	t.Helper()
-	drainTimers()
-	defer drainTimers() // for the next test, which may be outside
-	synctest.Test(t, f)
-}
-
 // startMem runs both sides over an in-memory connection.
 func startMem(t *testing.T, cfg Config, work func(*Stream)) (p *linkPair, edge, node *memConn) {
 	edge, node = memPair(0)
@@ -92,8 +83,11 @@ func TestIdleLinkLives(t *testing.T) {
 func TestAnyByteIsLife(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		edge, node := memPair(0)
+		quiet := testConfig()
+		quiet.Heartbeat, quiet.Dead = 24*time.Hour, 48*time.Hour
 		cfg := testConfig()
-		h := newHandler(func(s *Stream) {
+		cfg.Heartbeat = 24 * time.Hour // an answer to a heartbeat would be a byte, too
+		p := startSides(t, edge, node, cfg, quiet, func(s *Stream) {
 			s.ReadOpen(time.Second)
 			for n := uint64(1); n < 10; n++ {
 				time.Sleep(40 * time.Second)
@@ -102,32 +96,20 @@ func TestAnyByteIsLife(t *testing.T) {
 			}
 			lingerUntilEOF(s)
 		})
-		quiet := cfg
-		quiet.Heartbeat, quiet.Dead = 24*time.Hour, 48*time.Hour
-		cfg.Heartbeat = 24 * time.Hour // an answer to a heartbeat would be a byte, too
-		e, n := NewEdgeLink(edge, cfg, edgeSide{h}), NewNodeLink(node, quiet, nodeSide{h})
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		done := make(chan error, 2)
-		go func() { done <- e.Run(ctx) }()
-		go func() { done <- n.Run(ctx) }()
-		<-e.Ready()
-		p := &linkPair{edge: e, node: n}
-		p.open(t, ctx)
-		err, after := reasonOf(t, e)
-		if err.Reason != ReasonDead || after != 9*40*time.Second+45*time.Second {
+		p.open(t, t.Context())
+		if err, after := reasonOf(t, p.edge); err.Reason != ReasonDead || after != 9*40*time.Second+45*time.Second {
 			t.Errorf("%v after %v", err, after)
 		}
-		cancel()
-		<-done
-		<-done
 	})
 }
 
 // TestWriteStall: bytes that wait without progress for 45 s end the link, even while the peer's bytes come in.
 func TestWriteStall(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		p, edge, _ := startMem(t, testConfig(), func(s *Stream) {
+		edge, node := memPair(0)
+		patient := testConfig()
+		patient.Dead = time.Hour
+		p := startSides(t, edge, node, testConfig(), patient, func(s *Stream) {
 			s.ReadOpen(time.Second)
 			for n := uint64(1); ; n++ {
 				time.Sleep(10 * time.Second)
