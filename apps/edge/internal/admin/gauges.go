@@ -68,7 +68,9 @@ func (g *gauges) Collect(c chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 		c <- prometheus.MustNewConstMetric(d, kind, value, labels...)
 	}
-	gauge := func(d *prometheus.Desc, value float64, labels ...string) { send(d, prometheus.GaugeValue, value, labels...) }
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		send(d, prometheus.GaugeValue, value, labels...)
+	}
 	if g.from.Nodes != nil {
 		for state, n := range nodeStates(g.from.Nodes()) {
 			gauge(g.nodes, float64(n), state)

@@ -93,6 +93,7 @@ func (h *Handler) submit(c *call) *refusal {
 	stop := context.AfterFunc(c.r.Context(), func() { cancel(c.out.gone()) })
 	defer stop()
 	c.w.Header()["X-Iop-Run-Id"] = []string{c.tunnel.RunID}
+	h.cfg.Log.Debug().Str("request_id", c.id).Str("run_id", c.tunnel.RunID).Msg("run submitted") // the run's line has no request_id
 	o := h.cfg.Tunnels.SubmitProviderTunnel(ctx, &c.tunnel, c.out)
 	if o.Failure == nil {
 		return nil

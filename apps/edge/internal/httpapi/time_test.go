@@ -152,7 +152,7 @@ func TestLongGenerationIsNotCut(t *testing.T) {
 	})
 }
 
-// A caller that stops taking is client_slow after the limit of one write, in the sink's word and in the run's cause;
+// E42: a caller that stops taking is client_slow after the limit of one write, in the sink's word and in the run's cause;
 // net/http alone would call it gone.
 func TestSlowCallerIsCut(t *testing.T) {
 	type end struct {
