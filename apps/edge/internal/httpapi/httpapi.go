@@ -90,7 +90,7 @@ func New(cfg Config) *Handler {
 	limits.Header = orDefault(limits.Header, 32<<10)
 	return &Handler{
 		cfg:    cfg,
-		table:  newTable(endpoints()),
+		table:  newTable(Endpoints()),
 		bodies: newBodies(cfg),
 		origin: newOrigins(cfg.Origins),
 	}

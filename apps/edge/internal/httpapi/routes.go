@@ -25,9 +25,7 @@ type Endpoint struct {
 }
 
 // Endpoints returns the whole table.
-func Endpoints() []Endpoint { return endpoints() }
-
-func endpoints() []Endpoint {
+func Endpoints() []Endpoint {
 	return []Endpoint{
 		{http.MethodPost, "/v1/chat/completions", AccessPrincipal, (*Handler).openAI},
 		{http.MethodPost, "/v1/completions", AccessPrincipal, (*Handler).openAI},
