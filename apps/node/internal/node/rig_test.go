@@ -132,7 +132,11 @@ func (r *rig) atRest() {
 	r.t.Helper()
 	nodetest.Eventually(r.t, "the node is at rest", func() bool {
 		s := r.x.Snapshot()
-		return len(s.Running) == 0 && s.Lingering == 0 && r.inFlight() == 0 && r.mux.Status().OpenStreams == 0
+		streams := r.mux.Status().OpenStreams
+		if r.mux.Err() != nil {
+			streams = 0
+		}
+		return len(s.Running) == 0 && s.Lingering == 0 && r.inFlight() == 0 && streams == 0
 	})
 	if n := r.router.LateReleases(); n != 0 {
 		r.t.Errorf("%d places were given back twice", n)

@@ -1,0 +1,209 @@
+package node_test
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"iop/apps/node/internal/nodetest"
+	"iop/packages/go/execution"
+	pb "iop/proto/iop"
+)
+
+// closedCommands is the documented set of commands that a node executes. Everything else, known to the wire or not,
+// is refused with a reason.
+var closedCommands = map[pb.CommandType]bool{
+	pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS: true,
+}
+
+func (r *rig) command(id string, kind pb.CommandType) (first, second *pb.NodeCommandResponse) {
+	r.t.Helper()
+	tn := r.Open(&pb.WorkOpen{ConnectionGeneration: r.Generation, Work: &pb.WorkOpen_Command{Command: &pb.NodeCommandRequest{
+		CommandId: id, Type: kind, SessionId: "s-1",
+	}}})
+	defer tn.Close()
+	first, err := tn.ReadCommand()
+	if err != nil {
+		r.t.Fatalf("command %v: %v", kind, err)
+	}
+	if first.GetSeq() != 1 || first.GetSessionId() != "s-1" {
+		r.t.Errorf("first response = %v", first)
+	}
+	if first.GetAccepted() == nil {
+		return first, nil
+	}
+	if second, err = tn.ReadCommand(); err != nil {
+		r.t.Fatalf("command %v: %v", kind, err)
+	}
+	if second.GetSeq() != 2 || second.GetSessionId() != "s-1" {
+		r.t.Errorf("second response = %v", second)
+	}
+	return first, second
+}
+
+// The set of commands that are executed equals the documented one exactly: every number up to well beyond the list is
+// tried, the removed ones (3 usage status, 4 session list) and unknown ones among them.
+func TestCommandsAreAClosedSet(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{})
+	for n := pb.CommandType(-1); n <= 40; n++ {
+		first, second := r.command("c1", n)
+		if closedCommands[n] {
+			if second == nil || second.GetError() != nil {
+				t.Errorf("command %v: %v, %v", n, first, second)
+			}
+			continue
+		}
+		f := first.GetRejected().GetFailure()
+		if f.GetCode() != pb.FailureCode_FAILURE_CODE_BAD_REQUEST || f.GetText() == "" || !first.GetRejected().GetNeverStarted() {
+			t.Errorf("command %d isn't refused with a reason: %v", n, first)
+		}
+	}
+	r.atRest()
+}
+
+// Removed commands and the removed cancel keep their numbers and names reserved.
+func TestRemovedValuesStayReserved(t *testing.T) {
+	commands := pb.CommandType(0).Descriptor()
+	for _, n := range []protoreflect.EnumNumber{3, 4} {
+		if !commands.ReservedRanges().Has(n) || commands.Values().ByNumber(n) != nil {
+			t.Errorf("command %d isn't reserved", n)
+		}
+	}
+	for _, name := range []protoreflect.Name{"USAGE_STATUS", "SESSION_LIST"} {
+		if !commands.ReservedNames().Has(name) {
+			t.Errorf("command %s isn't reserved", name)
+		}
+	}
+	cancels := pb.CancelType(0).Descriptor()
+	if !cancels.ReservedRanges().Has(2) || !cancels.ReservedNames().Has("TERMINATE_SESSION") {
+		t.Error("cancel type 2 TERMINATE_SESSION isn't reserved")
+	}
+}
+
+func TestTransportStatus(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{OnTunnel: nodetest.Hang})
+	r.Start("r1").Accepted()
+	_, result := r.command("c1", pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS)
+	s := result.GetTransportStatus()
+	if s.GetConnectionGeneration() != 7 || s.GetInFlight() != 1 || s.GetOpenStreams() < 2 || s.GetLinkAgeMs() < 0 {
+		t.Errorf("status = %v", s)
+	}
+	// Commands take no place, and a node at its capacity answers them.
+	if n := r.inFlight(); n != 1 {
+		t.Errorf("%d places held, want 1", n)
+	}
+}
+
+// At most four commands of a connection are in work; a fifth is told so.
+func TestFifthCommandIsOverloaded(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{})
+	var open []*nodetest.Tunnel
+	for range 4 { // each is in work until the edge closes its stream
+		tn := r.Open(&pb.WorkOpen{ConnectionGeneration: r.Generation, Work: &pb.WorkOpen_Command{Command: &pb.NodeCommandRequest{
+			CommandId: "c1", Type: pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS}}})
+		if _, err := tn.ReadCommand(); err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, tn)
+	}
+	first, _ := r.command("c5", pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS)
+	if c := first.GetRejected().GetFailure().GetCode(); c != pb.FailureCode_FAILURE_CODE_OVERLOADED {
+		t.Errorf("fifth command: %v", first)
+	}
+	for _, tn := range open {
+		tn.Close()
+	}
+	nodetest.Eventually(t, "a command is answered again", func() bool {
+		first, _ := r.command("c6", pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS)
+		return first.GetAccepted() != nil
+	})
+}
+
+func TestCommandIDs(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{})
+	for _, id := range []string{"", "a b", strings.Repeat("x", 65)} {
+		first, _ := r.command(id, pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS)
+		if c := first.GetRejected().GetFailure().GetCode(); c != pb.FailureCode_FAILURE_CODE_BAD_REQUEST {
+			t.Errorf("command_id %q: %v", id, first)
+		}
+	}
+	// A cancel that overtook its command.
+	r.Link.SendCancel("c9", execution.CauseAPI)
+	r.CancelResult("c9")
+	first, _ := r.command("c9", pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS)
+	if c := first.GetRejected().GetFailure().GetCode(); c != pb.FailureCode_FAILURE_CODE_CANCELLED {
+		t.Errorf("cancelled command: %v", first)
+	}
+}
+
+// Normalized runs are refused with a reason, never started.
+func TestRunRequestIsRefused(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{})
+	tn := r.Open(&pb.WorkOpen{ConnectionGeneration: r.Generation, Attempt: 1, Work: &pb.WorkOpen_Run{Run: &pb.RunRequest{
+		RunId: "r1", Adapter: "a", AdapterRevision: 1}}})
+	m, err := tn.ReadEvent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := m.GetRejected().GetFailure(); m.GetSeq() != 1 || f.GetCode() != pb.FailureCode_FAILURE_CODE_BAD_REQUEST || f.GetText() == "" || !m.GetRejected().GetNeverStarted() {
+		t.Errorf("got %v", m)
+	}
+	tn.Close()
+	r.atRest()
+}
+
+// A cancel names one run and touches that run only: without a run_id, with one that can't be, of the removed type or
+// of an unknown one it is refused with a reason.
+func TestCancelIsRefused(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{OnTunnel: nodetest.Hang})
+	tn := r.Start("r1")
+	tn.Accepted()
+	for _, c := range []struct {
+		kind  pb.CancelType
+		runID string
+	}{
+		{pb.CancelType_CANCEL_TYPE_CANCEL_RUN, ""},
+		{pb.CancelType_CANCEL_TYPE_CANCEL_RUN, "a b"},
+		{pb.CancelType_CANCEL_TYPE_UNSPECIFIED, "r1"},
+		{2, "r1"}, // TERMINATE_SESSION, removed
+		{77, "r1"},
+	} {
+		r.session.Cancel(&pb.CancelRequest{Type: c.kind, RunId: c.runID})
+		if got := r.CancelResult(c.runID); got.GetResult() != pb.CancelOutcome_CANCEL_OUTCOME_REFUSED || got.GetText() == "" {
+			t.Errorf("cancel %d %q: %v", c.kind, c.runID, got)
+		}
+	}
+	if _, now := r.adapter.Peak(); now != 1 {
+		t.Error("a refused cancel cancelled")
+	}
+	r.session.Cancel(&pb.CancelRequest{Type: pb.CancelType_CANCEL_TYPE_CANCEL_RUN, RunId: "r1", Cause: 99}) // a cause of a newer edge
+	if e := r.RunEnd("r1"); e.GetCode() != pb.FailureCode_FAILURE_CODE_CANCELLED {
+		t.Errorf("RunEnd = %v", e)
+	}
+}
+
+// Every kind of work has an answer: a new case of the oneof without one fails here.
+func TestEveryKindOfWorkIsAnswered(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{})
+	oneof := (&pb.WorkOpen{}).ProtoReflect().Descriptor().Oneofs().ByName("work")
+	for i := range oneof.Fields().Len() {
+		field := oneof.Fields().Get(i)
+		open := &pb.WorkOpen{ConnectionGeneration: r.Generation}
+		open.ProtoReflect().Set(field, open.ProtoReflect().NewField(field))
+		tn := r.Open(open)
+		var err error
+		switch field.Name() {
+		case "run":
+			_, err = tn.ReadEvent()
+		case "command":
+			_, err = tn.ReadCommand()
+		default:
+			_, err = tn.Next()
+		}
+		if err != nil {
+			t.Errorf("work %s: %v", field.Name(), err)
+		}
+		tn.Close()
+	}
+}
