@@ -4,11 +4,24 @@ package edge
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
+	"net/http"
+	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 
+	"iop/apps/edge/internal/admin"
+	"iop/apps/edge/internal/admission"
+	"iop/apps/edge/internal/events"
+	"iop/apps/edge/internal/httpapi"
+	"iop/apps/edge/internal/node"
+	"iop/apps/edge/internal/service"
+	"iop/apps/edge/internal/transport"
 	"iop/packages/go/config"
+	"iop/packages/go/execution"
 )
 
 // Addrs are the addresses that an edge listens on.
@@ -33,4 +46,223 @@ type Options struct {
 // Run serves until ctx is cancelled, then drains: new requests are refused, nodes are told, what runs may finish for
 // timers.drain, the rest ends as edge_draining. It returns nil after a drain. An error means that it couldn't start, or
 // that a listener broke.
-func Run(ctx context.Context, cfg *config.Edge, opts Options) error { panic("not written yet") }
+func Run(ctx context.Context, cfg *config.Edge, opts Options) error {
+	generations, err := node.OpenGenerations(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	g, err := build(cfg, generations, opts)
+	if err != nil {
+		return errors.Join(err, generations.Close())
+	}
+	return errors.Join(g.serve(ctx, opts), generations.Close())
+}
+
+// graph is the program's parts.
+type graph struct {
+	cfg       *config.Edge
+	log       zerolog.Logger
+	scheduler *admission.Scheduler
+	service   *service.Service
+	handler   *httpapi.Handler
+	nodes     *transport.Server
+	callers   *http.Server
+	admin     *http.Server // nil = off
+	listen    listeners
+}
+
+type listeners struct{ nodes, http, admin net.Listener }
+
+func build(cfg *config.Edge, generations *node.Generations, opts Options) (*graph, error) {
+	// Projection numbers must grow across restarts, as generations do: they come from the same numbers.
+	version, err := generations.Next()
+	if err != nil {
+		return nil, err
+	}
+	state := config.NewState(cfg, version, nil)
+	current := func() *config.State { return state }
+
+	g := &graph{cfg: cfg, log: opts.Log}
+	bus := events.NewBus()
+	var registry *node.Registry
+	g.scheduler = admission.New(admission.Config{
+		ConfirmLimit:  cfg.Timers.ConfirmLimit,
+		OnUnconfirmed: func(id string, generation uint64) { registry.Unconfirmed(id, generation) },
+	})
+	registry = node.New(node.Config{State: current, Scheduler: g.scheduler, Events: bus, Generations: generations, Log: opts.Log})
+	view := &view{registry: registry, scheduler: g.scheduler}
+	metrics := admin.NewMetrics(opts.Version, admin.Sources{
+		Nodes: view.nodes, Places: g.scheduler.Snapshot, OpenStreams: view.openStreams,
+		Live:       func() int { return g.service.Live() },
+		LateFrames: func() map[string]uint64 { return g.service.LateFrames() },
+		BodyBytes:  func() int64 { return g.handler.BodyBytes() },
+	})
+	g.service = service.New(service.Config{
+		State: current, Scheduler: g.scheduler, Nodes: connections{registry}, Log: opts.Log,
+		Observers:     []service.Observer{metrics},
+		DispatchLimit: cfg.Timers.DispatchLimit, TerminalWait: cfg.Timers.TerminalWait,
+	})
+	g.nodes = transport.NewServer(transport.Config{
+		Registry: registry, Runs: g.service, Events: bus, Log: opts.Log, Timers: linkTimers(cfg.Timers),
+		MaxUnregistered: cfg.Limits.Unregistered, MaxHandshakes: cfg.Limits.Handshakes,
+	})
+	g.handler = httpapi.New(httpapi.Config{
+		State: current, Tunnels: g.service, Offers: view.offers, Observers: []service.Observer{metrics}, Log: opts.Log,
+		Limits: cfg.Limits, Origins: cfg.CORS.Origins, WriteIdle: cfg.Timers.WriteIdle,
+	})
+	g.callers = httpapi.NewServer(httpapi.ServerConfig{Handler: g.handler, HeaderRead: cfg.Timers.HeaderRead,
+		MaxHeader: cfg.Limits.Header, Log: opts.Log})
+	if files := cfg.Listen.HTTPTLS; files != nil {
+		if g.callers.TLSConfig, err = httpapi.LoadTLS(files.Cert, files.Key); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Listen.Admin != "" {
+		g.admin = admin.NewServer(admin.New(admin.Config{
+			Listen: cfg.Listen.Admin, State: current, NotReady: view.notReady, Nodes: view.nodes,
+			Queue: g.scheduler.Snapshot, Metrics: metrics, Log: opts.Log,
+		}))
+	}
+	return g, nil
+}
+
+func linkTimers(t config.EdgeTimers) transport.Timers {
+	return transport.Timers{Heartbeat: t.Heartbeat, Dead: t.Dead, ControlOpen: t.ControlOpen, StreamReset: t.StreamReset,
+		Handshake: t.Handshake, Probe: t.Probe, ReadyLimit: t.ReadyLimit, Dispatch: t.DispatchLimit}
+}
+
+// connections lets the service find nodes in the registry.
+type connections struct{ registry *node.Registry }
+
+// Lookup implements service.Nodes.
+func (c connections) Lookup(id string, generation uint64) service.Node {
+	if found := c.registry.Lookup(id, generation); found != nil {
+		return found
+	}
+	return nil // not a nil *node.Connection in an interface
+}
+
+// open opens every listener or none.
+func (g *graph) open() (addrs Addrs, err error) {
+	var opened []net.Listener
+	listen := func(key, addr string) net.Listener {
+		if err != nil || addr == "" {
+			return nil
+		}
+		l, failure := net.Listen("tcp", addr)
+		if failure != nil {
+			err = fmt.Errorf("listen.%s: %w", key, failure)
+			return nil
+		}
+		opened = append(opened, l)
+		return l
+	}
+	g.listen.nodes = listen("nodes", g.cfg.Listen.Nodes)
+	g.listen.http = listen("http", g.cfg.Listen.HTTP)
+	if g.admin != nil {
+		g.listen.admin = listen("admin", g.cfg.Listen.Admin)
+	}
+	if err != nil {
+		for _, l := range opened {
+			l.Close()
+		}
+		return Addrs{}, err
+	}
+	addrs = Addrs{Nodes: g.listen.nodes.Addr(), HTTP: g.listen.http.Addr()}
+	if g.listen.admin != nil {
+		addrs.Admin = g.listen.admin.Addr()
+	}
+	return addrs, nil
+}
+
+func (g *graph) serve(ctx context.Context, opts Options) error {
+	addrs, err := g.open()
+	if err != nil {
+		return err
+	}
+	line := g.log.Info().Stringer("nodes", addrs.Nodes).Stringer("http", addrs.HTTP).Bool("tls", g.callers.TLSConfig != nil)
+	if addrs.Admin != nil {
+		line = line.Stringer("admin", addrs.Admin)
+	}
+	line.Str("version", opts.Version).Msg("edge is listening")
+	if opts.OnListen != nil {
+		opts.OnListen(addrs)
+	}
+
+	// The listener of nodes outlives ctx: links must carry what runs while the edge drains.
+	nodes, endNodes := context.WithCancel(context.WithoutCancel(ctx))
+	defer endNodes()
+	group, broken := errgroup.WithContext(ctx)
+	group.Go(func() error { return g.nodes.Serve(nodes, g.listen.nodes) })
+	group.Go(func() error { return g.serveCallers() })
+	if g.admin != nil {
+		group.Go(func() error { return closed(g.admin.Serve(g.listen.admin)) })
+	}
+	group.Go(func() error {
+		<-broken.Done() // told to stop, or one of the listeners above broke
+		g.drain(opts.Kill)
+		endNodes()
+		return g.close()
+	})
+	return group.Wait()
+}
+
+func (g *graph) serveCallers() error {
+	if g.callers.TLSConfig != nil {
+		return closed(g.callers.ServeTLS(g.listen.http, "", ""))
+	}
+	return closed(g.callers.Serve(g.listen.http))
+}
+
+// closed turns the error of a server that was closed on purpose into none.
+func closed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// drain lets what runs finish within timers.drain, ends the rest, and returns. New requests are answered with
+// edge_draining all the while.
+func (g *graph) drain(kill <-chan struct{}) {
+	g.log.Info().Int("running", g.service.Live()).Stringer("grace", g.cfg.Timers.Drain).Msg("edge is draining")
+	g.nodes.Drain(g.cfg.Timers.Drain)
+	g.service.Drain()
+	done := make(chan struct{})
+	go func() { // ends with the last run, which the steps below see to
+		defer close(done)
+		_ = g.service.Wait(context.Background())
+	}()
+	select {
+	case <-done:
+		return
+	case <-time.After(g.cfg.Timers.Drain):
+	case <-kill:
+	}
+	g.service.CancelAll(execution.CauseEdgeDraining)
+	select {
+	case <-done:
+		return
+	case <-time.After(closeLimit):
+	case <-kill:
+	}
+	g.callers.Close() // a run whose caller doesn't read hangs in its write
+	<-done
+}
+
+// closeLimit bounds how long callers may take to read the end of their answers.
+const closeLimit = 2 * time.Second
+
+func (g *graph) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
+	err := g.callers.Shutdown(ctx)
+	if err != nil { // somebody doesn't read: their connection is cut
+		err = g.callers.Close()
+	}
+	if g.admin != nil {
+		err = errors.Join(err, g.admin.Close())
+	}
+	g.log.Info().Msg("edge has stopped")
+	return err
+}
