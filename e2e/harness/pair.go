@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"iop/apps/edge"
-	"iop/apps/node"
 	"iop/packages/go/config"
 )
 
@@ -40,13 +38,6 @@ type Edge struct {
 	Log  *Log
 	Addr edge.Addrs
 	run  *runner
-}
-
-// Node is a node that runs in this process.
-type Node struct {
-	t   testing.TB
-	Log *Log
-	run *runner
 }
 
 // runner is a program in a goroutine: it ends by Stop (as by SIGTERM), Kill (as by a second signal), or by itself.
@@ -169,54 +160,6 @@ func StartEdgeIn(t testing.TB, dir, nodes string, o Options) *Edge {
 	return e
 }
 
-// StartNode starts a node with the token of "box" against the address.
-func StartNode(t testing.TB, addr, timers string) *Node {
-	t.Helper()
-	return StartNodeAs(t, token, addr, timers)
-}
-
-// StartNodeAs starts a node that shows the given token.
-func StartNodeAs(t testing.TB, token, addr, timers string) *Node {
-	t.Helper()
-	dir := t.TempDir()
-	text := fmt.Sprintf("edges: [%q]\ntoken: file:./node.token\ndata_dir: ./data\n", addr)
-	if timers != "" {
-		text += "timers: " + timers + "\n"
-	}
-	for name, content := range map[string]string{"node.yaml": text, "node.token": token} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cfg, err := config.LoadNode(filepath.Join(dir, "node.yaml"))
-	if err != nil {
-		t.Fatalf("the harness wrote a file that doesn't load: %v\n%s", err, text)
-	}
-	n := &Node{t: t, Log: &Log{}}
-	n.run = start(func(ctx context.Context, kill <-chan struct{}) error {
-		return node.Run(ctx, cfg, node.Options{Log: zerolog.New(n.Log).Level(zerolog.DebugLevel), Kill: kill})
-	})
-	t.Cleanup(func() {
-		_ = n.run.killNow(t) // a test that cares stops it itself
-		if t.Failed() {
-			t.Logf("the node's log:\n%s", n.Log.Tail(100))
-		}
-	})
-	return n
-}
-
-// Stop ends the node as SIGTERM does.
-func (n *Node) Stop(limit time.Duration) error { return n.run.stop(n.t, limit) }
-
-// Term begins the node's end as SIGTERM does and doesn't wait.
-func (n *Node) Term() { n.run.cancel() }
-
-// Done is closed when the node has ended.
-func (n *Node) Done() <-chan struct{} { return n.run.done }
-
-// Kill ends the node as a second signal does.
-func (n *Node) Kill() error { return n.run.killNow(n.t) }
-
 // Stop ends the edge as SIGTERM does.
 func (e *Edge) Stop(limit time.Duration) error { return e.run.stop(e.t, limit) }
 
@@ -269,14 +212,21 @@ func (e *Edge) Node(id string) NodeState {
 // Admin returns the body of a GET on the admin listener.
 func (e *Edge) Admin(path string) []byte {
 	e.t.Helper()
-	response, err := http.Get("http://" + e.Addr.Admin.String() + path)
+	return get(e.t, "http://"+e.Addr.Admin.String()+path)
+}
+
+// get returns the body of a 200. It keeps no connection, so that none outlives its program.
+func get(t testing.TB, url string) []byte {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	response, err := client.Get(url)
 	if err != nil {
-		e.t.Fatal(err)
+		t.Fatal(err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		e.t.Fatal(err)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("GET %s: %d %v\n%s", url, response.StatusCode, err, body)
 	}
 	return body
 }
@@ -309,42 +259,4 @@ func (e *Edge) AwaitIdle(limit time.Duration) {
 func (e *Edge) AwaitReady(id string) {
 	e.t.Helper()
 	Until(e.t, 15*time.Second, "node "+id+" is ready", func() bool { return e.Node(id).State == "ready" })
-}
-
-// Log collects a program's log lines. It is an io.Writer for zerolog.
-type Log struct {
-	mu    sync.Mutex
-	lines [][]byte
-}
-
-// Write takes one line.
-func (l *Log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lines = append(l.lines, bytes.Clone(p))
-	return len(p), nil
-}
-
-// Tail returns the last n lines.
-func (l *Log) Tail(n int) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return string(bytes.Join(l.lines[max(0, len(l.lines)-n):], nil))
-}
-
-// Contains reports whether text stands anywhere in the log.
-func (l *Log) Contains(text string) bool { return bytes.Contains([]byte(l.Tail(1<<30)), []byte(text)) }
-
-// Entries returns the lines with the given message, decoded.
-func (l *Log) Entries(message string) []map[string]any {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var found []map[string]any
-	for _, line := range l.lines {
-		entry := map[string]any{}
-		if json.Unmarshal(line, &entry) == nil && entry["message"] == message {
-			found = append(found, entry)
-		}
-	}
-	return found
 }
