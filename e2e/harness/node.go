@@ -33,8 +33,15 @@ func StartNode(t testing.TB, addr, timers string) *Node {
 // StartNodeAs starts a node that shows the given token.
 func StartNodeAs(t testing.TB, token, addr, timers string) *Node {
 	t.Helper()
+	return StartNodeOn(t, token, []string{addr}, timers)
+}
+
+// StartNodeOn starts a node that shows the given token to each of several addresses.
+func StartNodeOn(t testing.TB, token string, addrs []string, timers string) *Node {
+	t.Helper()
 	dir := t.TempDir()
-	text := fmt.Sprintf("edges: [%q]\ntoken: file:./node.token\ndata_dir: ./data\nadmin: {listen: \"127.0.0.1:0\"}\n", addr)
+	edges, _ := json.Marshal(addrs)
+	text := fmt.Sprintf("edges: %s\ntoken: file:./node.token\ndata_dir: ./data\nadmin: {listen: \"127.0.0.1:0\"}\n", edges)
 	if timers != "" {
 		text += "timers: " + timers + "\n"
 	}

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -259,4 +261,37 @@ func (e *Edge) AwaitIdle(limit time.Duration) {
 func (e *Edge) AwaitReady(id string) {
 	e.t.Helper()
 	Until(e.t, 15*time.Second, "node "+id+" is ready", func() bool { return e.Node(id).State == "ready" })
+}
+
+// Metric is the sum of a metric's samples in /metrics.
+func (e *Edge) Metric(name string) float64 {
+	e.t.Helper()
+	sum, found := 0.0, false
+	for line := range strings.Lines(string(e.Admin("/metrics"))) {
+		sample, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if bare, _, _ := strings.Cut(sample, "{"); bare != name {
+			continue
+		}
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			e.t.Fatalf("metric %s: %v", name, err)
+		}
+		sum, found = sum+n, true
+	}
+	if !found {
+		e.t.Fatalf("there is no metric %s", name)
+	}
+	return sum
+}
+
+// Queued is how many requests wait for a place.
+func (e *Edge) Queued() int {
+	e.t.Helper()
+	return int(e.Metric("iop_queue_length"))
+}
+
+// AwaitQueued waits until n requests wait for a place.
+func (e *Edge) AwaitQueued(n int, limit time.Duration) {
+	e.t.Helper()
+	Until(e.t, limit, fmt.Sprintf("%d requests wait", n), func() bool { return e.Queued() == n })
 }
