@@ -19,3 +19,7 @@ func (s *Stream) Linger() {
 
 // deaf reports whether reads are over by this side's own doing.
 func (s *Stream) deaf() bool { return s.cancelled() && !s.lingers.Load() }
+
+// Release gives the reader's buffer back once nothing more is to be read; what is still in it is gone. Only the reading
+// goroutine may call it. A read that fails does it by itself, unless the stream was cancelled.
+func (s *Stream) Release() { s.in.release() }

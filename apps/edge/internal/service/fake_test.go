@@ -487,7 +487,7 @@ func (c *recorder) Body(p []byte, flush bool) error {
 		c.flushes = append(c.flushes, c.body.Len())
 	}
 	c.mu.Unlock()
-	if c.onBody != nil {
+	if c.onBody != nil && len(p) > 0 {
 		return c.onBody(p)
 	}
 	return nil

@@ -22,6 +22,7 @@ func (l *late) follow(s *transport.Stream, g *admission.Grant) {
 	s.Close()
 	s.Linger()
 	l.reading.Go(func() {
+		defer s.Release()
 		for {
 			f, err := s.ReadTunnel()
 			if err != nil {
@@ -35,8 +36,9 @@ func (l *late) follow(s *transport.Stream, g *admission.Grant) {
 	})
 }
 
-// glance counts what is already there behind a terminal. It never waits.
+// glance counts what is already there behind a terminal, the last that is read from this stream. It never waits.
 func (l *late) glance(s *transport.Stream) {
+	defer s.Release()
 	for s.Buffered() {
 		f, err := s.ReadTunnel()
 		if err != nil {

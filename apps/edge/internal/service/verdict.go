@@ -11,15 +11,15 @@ import (
 // verdict translates the cause of a run's context, which is its outcome, into the failure that the caller is told (nil
 // for success) and the cause that a node is told with a cancel. It is the one place that does.
 func verdict(cause error) (*execution.Failure, execution.CancelCause) {
-	var f *execution.Failure
-	var c execution.CancelCause
+	switch c := cause.(type) {
+	case execution.CancelCause:
+		return cancelled(c), c
+	case *execution.Failure:
+		return c, causeOf(c.Code)
+	}
 	switch {
 	case cause == errDone:
 		return nil, 0
-	case errors.As(cause, &c):
-		return cancelled(c), c
-	case errors.As(cause, &f):
-		return f, causeOf(f.Code)
 	case errors.Is(cause, context.DeadlineExceeded):
 		return cancelled(execution.CauseDeadline), execution.CauseDeadline
 	}
