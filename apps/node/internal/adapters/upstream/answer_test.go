@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -15,7 +16,7 @@ import (
 	"iop/packages/go/execution"
 )
 
-// blackHole returns the URL of a listener whose queue is full: a dial neither succeeds nor fails.
+// blackHole returns the URL of a listener that nobody serves: the handshake neither succeeds nor fails.
 func blackHole(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -23,7 +24,26 @@ func blackHole(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	// Accepting nothing still completes handshakes in the kernel, so this provider speaks no TLS in time.
+	return "https://" + l.Addr().String()
+}
+
+// notTLS returns the https:// URL of a listener that answers in plain text.
+func notTLS(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
+		_, _ = io.Copy(io.Discard, c)
+	}()
 	return "https://" + l.Addr().String()
 }
 

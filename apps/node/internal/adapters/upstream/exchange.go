@@ -104,7 +104,7 @@ func (x *exchange) connect(ctx context.Context) error {
 			return nil
 		case n == 0 && c.reused && x.pool.tls == nil && !x.isAborted():
 			x.pool.distrust()
-			x.pool.discard(c)
+			x.drop()
 		default:
 			x.rest = 0
 			x.failWrite(err)
@@ -122,14 +122,26 @@ func (x *exchange) adopt(c *conn) bool {
 		_ = c.SetDeadline(time.Time{})
 	}
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.aborted {
-		x.pool.discard(c)
-		x.conn = nil
-		return false
+	aborted := x.aborted
+	if !aborted {
+		x.conn = c
 	}
-	x.conn = c
-	return true
+	x.mu.Unlock()
+	if aborted {
+		x.pool.discard(c)
+	}
+	return !aborted
+}
+
+// drop gives up the connection; the exchange has none.
+func (x *exchange) drop() {
+	x.mu.Lock()
+	c := x.conn
+	x.conn = nil
+	x.mu.Unlock()
+	if c != nil {
+		x.pool.discard(c)
+	}
 }
 
 // abort ends the exchange from outside: the context is done.
@@ -255,13 +267,11 @@ func (x *exchange) settle(reuse bool) {
 	}
 	x.recycle()
 	x.closeBody()
-	switch c := x.conn; {
-	case c == nil:
-	case reuse:
-		x.pool.put(c)
-	default:
-		x.pool.discard(c)
+	if reuse {
+		x.pool.put(x.conn)
+		return
 	}
+	x.drop()
 }
 
 // recycle gives the request's buffer back, unless a large head made it grow.

@@ -23,13 +23,16 @@ func TestReuse(t *testing.T) {
 		script fakeprovider.Script
 		want   int // connections for 3 requests
 	}{
-		"whole":          {whole, 1},
-		"stream":         {fakeprovider.Events(0, "data: [DONE]\n\n"), 3},
-		"says close":     {fakeprovider.Answer(200, "application/json", "{}", "Connection: close"), 3},
-		"until close":    {fakeprovider.Raw([]byte("HTTP/1.1 200 OK\r\n\r\n{}")), 3},
-		"HTTP/1.0":       {func(x *fakeprovider.Exchange) { x.Body(); x.Print("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}") }, 3},
-		"refusal":        {fakeprovider.Answer(400, "application/json", "{}"), 3},
-		"more than said": {func(x *fakeprovider.Exchange) { x.Reply(200, "text/plain", "ok"); x.Print("HTTP/1.1 200 OK\r\n\r\n") }, 3},
+		"whole":       {whole, 1},
+		"stream":      {fakeprovider.Events(0, "data: [DONE]\n\n"), 3},
+		"says close":  {fakeprovider.Answer(200, "application/json", "{}", "Connection: close"), 3},
+		"until close": {fakeprovider.Raw([]byte("HTTP/1.1 200 OK\r\n\r\n{}")), 3},
+		"HTTP/1.0":    {func(x *fakeprovider.Exchange) { x.Body(); x.Print("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}") }, 3},
+		"refusal":     {fakeprovider.Answer(400, "application/json", "{}"), 3},
+		"more than said": {func(x *fakeprovider.Exchange) {
+			x.Body()
+			x.Print("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstray")
+		}, 3},
 	}
 	for name, k := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -189,8 +192,10 @@ func TestIdleConnectionsAreFew(t *testing.T) {
 			}
 		})
 	}
-	adaptertest.Until(t, func() bool { return len(p.Exchanges()) == 6 })
-	close(gate)
+	func() {
+		defer close(gate)
+		adaptertest.Until(t, func() bool { return len(p.Exchanges()) == 6 })
+	}()
 	running.Wait()
 	adaptertest.Until(t, func() bool { _, open := p.Connections(); return open <= 2 })
 }
