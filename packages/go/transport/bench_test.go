@@ -18,6 +18,7 @@ func plainConfig() *yamux.Config {
 	cfg.LogOutput = io.Discard
 	cfg.MaxStreamWindowSize = streamWindow
 	cfg.StreamOpenTimeout = 0
+	cfg.AcceptBacklog = acceptBacklog
 	return cfg
 }
 

@@ -161,20 +161,22 @@ func (l *Link) teardown(session *yamux.Session, written <-chan struct{}) {
 	for _, s := range l.streams {
 		streams = append(streams, s)
 	}
-	reason := l.ended.Reason
+	reason, leaving := l.ended.Reason, l.leaving
 	l.mu.Unlock()
 	for _, s := range streams {
 		s.wakeAll()
 	}
 	if reason.orderly() {
-		l.part(written)
+		// A Goodbye is answered by the peer's close. To close first would race with it: an end of the connection is
+		// seen at once, a message only when its reader runs.
+		l.part(written, leaving && reason != ReasonLeft)
 	}
 	_ = session.Close()
 }
 
-// part sends what is pending and the Goodbye, says that nothing more comes, and waits for the peer to do the same:
-// closing a socket that still holds unread bytes would destroy what was sent last.
-func (l *Link) part(written <-chan struct{}) {
+// part sends what is pending and the Goodbye, says that nothing more comes (unless the peer is to do that first), and
+// waits for the peer to close: closing a socket that still holds unread bytes would destroy what was sent last.
+func (l *Link) part(written <-chan struct{}, peerFirst bool) {
 	limit := time.NewTimer(partLimit)
 	defer limit.Stop()
 	wait := func(ch <-chan struct{}) bool {
@@ -193,7 +195,7 @@ func (l *Link) part(written <-chan struct{}) {
 		}
 	default:
 	}
-	if wait(l.conn.allFlushed()) && l.conn.closeWrite() {
+	if wait(l.conn.allFlushed()) && (peerFirst || l.conn.closeWrite()) {
 		wait(nil)
 	}
 }

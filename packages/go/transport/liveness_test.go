@@ -270,9 +270,14 @@ func TestLivenessIgnoresTheWallClock(t *testing.T) {
 // and what the path holds, not for the queue (plain yamux: 2.2 s in the middle).
 func TestControlBesideBulk(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		edge, node := memPair(4 << 10) // what a kernel would hold
-		slow := throttle(t, edge, 125_000)
-		p := startPair(t, slow, node, testConfig(), nil)
+		edge, node := memPair(0)
+		hold := make(chan struct{})
+		p := startPair(t, &throttled{edge, 125_000}, node, testConfig(), func(s *Stream) {
+			if s.mux.StreamID() <= 6 {
+				<-hold
+			}
+			lingerUntilEOF(s)
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var streams []*Stream
 		for range 16 {
@@ -305,6 +310,7 @@ func TestControlBesideBulk(t *testing.T) {
 		if n := p.edge.Status().Pending; n > bulkBudget+smallBudget+64<<10 {
 			t.Errorf("%d bytes wait", n)
 		}
+		close(hold)
 		for _, s := range streams {
 			s.Cancel()
 		}
@@ -312,24 +318,14 @@ func TestControlBesideBulk(t *testing.T) {
 	})
 }
 
-// throttled writes no more than rate bytes a second.
+// throttled gives each write to the peer after the time that it takes at rate bytes a second. It comes whole: the
+// multiplexer holds a mutex while the rest of a frame is on its way, which stops a bubble's clock.
 type throttled struct {
 	*memConn
 	rate int
 }
 
-func throttle(t *testing.T, c *memConn, rate int) *throttled { return &throttled{c, rate} }
-
 func (c *throttled) Write(p []byte) (int, error) {
-	const slice = 1 << 10
-	total := 0
-	for len(p) > 0 {
-		n, err := c.memConn.Write(p[:min(len(p), slice)])
-		total, p = total+n, p[n:]
-		if err != nil {
-			return total, err
-		}
-		time.Sleep(time.Duration(n) * time.Second / time.Duration(c.rate))
-	}
-	return total, nil
+	time.Sleep(time.Duration(len(p)) * time.Second / time.Duration(c.rate))
+	return c.memConn.Write(p)
 }
