@@ -201,6 +201,7 @@ func (c *conn) flushInlineLocked() {
 	c.control, c.work.buf, c.work.marks = c.control[:0], c.work.buf[:0], c.work.marks[:0]
 	c.mu.Unlock()
 
+	o.inlineN, o.inlineErr = 0, nil // on a closed connection tryWrite isn't called
 	err := c.raw.Write(o.tryWrite)
 	if err == nil {
 		err = o.inlineErr
