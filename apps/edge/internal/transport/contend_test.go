@@ -26,6 +26,7 @@ func owner(t *testing.T, l *edgetest.Listener) (*edgetest.Node, *edgetest.Cable)
 	cable := &edgetest.Cable{Conn: l.Dial()}
 	n := edgetest.Connect(t, cable, patient("a"))
 	n.AwaitReady(t)
+	synctest.Wait() // nothing is on its way when the cable goes silent
 	return n, cable
 }
 
@@ -120,6 +121,7 @@ func TestReplaceASilentConnection(t *testing.T) {
 		_, cable := owner(t, l)
 		last := e.Registry.Current("a").Generation
 		for cycle := range 50 {
+			synctest.Wait()
 			cable.Silence()
 			start := time.Now()
 			cable = &edgetest.Cable{Conn: l.Dial()}
