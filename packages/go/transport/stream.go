@@ -118,7 +118,7 @@ func (s *Stream) Close() {
 // the stream up.
 func (s *Stream) failure(err error) error {
 	switch {
-	case s.cancelled():
+	case s.deaf():
 		return ErrCancelled
 	case err == yamux.ErrConnectionWriteTimeout:
 		// The send loop didn't take a frame for the whole dead limit: nothing on this link moves.
