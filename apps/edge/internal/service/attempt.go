@@ -44,6 +44,7 @@ func (r *Run) try(g *admission.Grant) {
 func (r *Run) placed(g *admission.Grant) {
 	r.out.NodeID, r.out.Adapter, r.out.Generation = g.Node, g.Adapter, g.Generation
 	r.out.Queued = g.Queued
+	r.out.Attempts++
 	r.watch.begin(r.attempt, r.service.cfg.DispatchLimit)
 }
 
@@ -86,7 +87,7 @@ func (a *attempt) unsent() bool {
 	if r.budget.unsent++; r.budget.unsent > maxUnsent {
 		f := execution.Failf(execution.CodeNoNode, execution.OriginEdge,
 			"the node's connection or the configuration changed %d times before the request could be sent; try again", r.budget.unsent)
-		f.RetryAfter = retryAfter
+		f.RetryAfter, f.NothingSent = retryAfter, true
 		r.decide(f)
 	}
 	return false

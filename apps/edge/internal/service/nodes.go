@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 
-	"iop/apps/edge/internal/node"
 	"iop/packages/go/execution"
 	"iop/packages/go/transport"
 )
@@ -26,17 +25,4 @@ type Node interface {
 	Dispatched()
 	// DispatchTimeout tells that it didn't; after a few in a row the connection gets no work.
 	DispatchTimeout()
-}
-
-// Registered returns the connections of a registry.
-func Registered(r *node.Registry) Nodes { return registered{r} }
-
-type registered struct{ *node.Registry }
-
-// Lookup implements Nodes: an absent connection is a nil Node, not a Node that holds nil.
-func (r registered) Lookup(nodeID string, generation uint64) Node {
-	if c := r.Registry.Lookup(nodeID, generation); c != nil {
-		return c
-	}
-	return nil
 }

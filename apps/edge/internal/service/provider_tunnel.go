@@ -63,11 +63,11 @@ type Outcome struct {
 	NodeID     string // of the last attempt; "" when the run never had a place
 	Adapter    string
 	Generation uint64
-	Attempts   int   // places that the run was given
+	Attempts   int   // places that the run was given; 0 = it never left the queue
 	Tried      []Try // the attempts before the last one, when there was more than one
 	Failure    *execution.Failure
-	HeadSent   bool
-	Status     int // the provider's, 0 = no head
+	HeadSent   bool // the sink was given the head
+	Status     int  // the provider's, 0 = no head
 
 	Queued    time.Duration // from submission to the last place
 	FirstByte time.Duration // from submission to the head, 0 = no head

@@ -11,6 +11,7 @@ import (
 func (a *attempt) rejected(m *pb.Rejected) {
 	r, f := a.run, failureOf(m.GetFailure())
 	again := m.GetNeverStarted() && a.retryable(f)
+	f.NothingSent = f.NothingSent || m.GetNeverStarted()
 	switch f.Code {
 	case execution.CodeAdapterBusy, execution.CodeStaleProjection, execution.CodeNodeDraining:
 		// The node knows something of this adapter that we don't know yet: no further open until it told us, or a

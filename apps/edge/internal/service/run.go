@@ -152,7 +152,6 @@ func (r *Run) finish() *Outcome {
 	if r.out.Failure == nil {
 		r.out.Failure, _ = verdict(r.cause())
 	}
-	r.out.Attempts = int(r.attempt)
 	r.out.Duration = time.Since(r.started)
 	return &r.out
 }

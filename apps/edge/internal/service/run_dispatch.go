@@ -63,13 +63,15 @@ func (r *Run) fence(g *admission.Grant) (bool, *execution.Failure) {
 	route := state.Route(r.tunnel.Model)
 	switch {
 	case route == nil || !permitted(state, r.tunnel.Principal, route):
-		return false, execution.Failf(execution.CodeUnknownModel, execution.OriginEdge,
+		f := execution.Failf(execution.CodeUnknownModel, execution.OriginEdge,
 			"the configuration changed while the request waited: the model isn't there any more")
+		f.NothingSent = true
+		return false, f
 	case route.Target != "" && route.Target != r.tunnel.Target:
 		// The body names the old target, and only the surface can change that.
 		f := execution.Failf(execution.CodeNoNode, execution.OriginEdge,
 			"the configuration changed while the request waited: the model has another target now; send the request again")
-		f.RetryAfter = retryAfter
+		f.RetryAfter, f.NothingSent = retryAfter, true
 		return false, f
 	case !sameRoute(route, r.route):
 		r.route = route

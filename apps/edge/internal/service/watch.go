@@ -85,17 +85,25 @@ func (w *watch) armLocked(why execution.Code, d time.Duration) {
 // fire runs in a goroutine of the timer's. One that was overtaken by a new arming finds that nothing is due.
 func (w *watch) fire() {
 	w.mu.Lock()
-	why, due := w.why, w.due
+	why, due, phase := w.why, w.due, w.phase
 	if why == 0 || time.Now().Before(due) {
 		w.mu.Unlock()
 		return
 	}
 	w.why = 0
 	w.mu.Unlock()
-	if why == execution.CodeDispatchTimeout {
-		w.expired(execution.Failf(why, execution.OriginEdge,
-			"the node didn't answer within the dispatch limit; the request isn't sent again, since it may have arrived"))
-		return
+	w.expired(overdue(why, phase))
+}
+
+// overdue is the failure of a run that a limit ended.
+func overdue(why execution.Code, at phase) *execution.Failure {
+	switch {
+	case why == execution.CodeProtocol:
+		return protocolFailure("the node said that the execution is over, but not how it ended")
+	case at < phaseSent:
+		return &execution.Failure{Code: why, Origin: execution.OriginEdge, NothingSent: true,
+			Text: "no stream to the node could be opened within the dispatch limit"}
 	}
-	w.expired(protocolFailure("the node said that the execution is over, but not how it ended"))
+	return &execution.Failure{Code: why, Origin: execution.OriginEdge,
+		Text: "the node didn't answer within the dispatch limit; the request isn't sent again, since it may have arrived"}
 }
