@@ -242,6 +242,7 @@ func TestSilence(t *testing.T) {
 	}{
 		"before the head": {fakeprovider.Silent(""), short, long, execution.CodeFirstByteTimeout},
 		"inside the head": {fakeprovider.Silent("HTTP/1.1 200 OK\r\n"), short, long, execution.CodeFirstByteTimeout},
+		"inside a line":   {fakeprovider.Silent("HTTP/1.1 200 OK\r\nContent-"), short, long, execution.CodeFirstByteTimeout},
 		"dripping head":   {drip, short, long, execution.CodeFirstByteTimeout},
 		"after the head":  {fakeprovider.Silent(head), long, short, execution.CodeIdleTimeout},
 		"inside the body": {fakeprovider.Silent(head + "9\r\ndata: 1\n\n\r\n"), long, short, execution.CodeIdleTimeout},

@@ -80,7 +80,7 @@ func (x *exchange) headFailure(err error) error {
 	case errors.Is(err, errHeadTooLarge):
 		return execution.Failf(execution.CodeUpstreamError, execution.OriginProvider,
 			"head of the provider's answer is over %d bytes", MaxResponseHead)
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(x.conn.readErr, os.ErrDeadlineExceeded): // not err: half a head at that moment reads as broken
 		return execution.Failf(execution.CodeFirstByteTimeout, execution.OriginProvider,
 			"provider didn't answer within %v", x.req.Timers.FirstByte)
 	case x.conn.cut():
