@@ -96,6 +96,31 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
+// ExitCode returns the code that the process ended with, -1 if a signal ended it. It waits for the end.
+func (p *Process) ExitCode() int {
+	<-p.done
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Descriptors returns how many files the process has open now.
+func (p *Process) Descriptors() (int, error) {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid()))
+	return len(entries), err
+}
+
+// Entries returns every log entry so far with the given message.
+func (p *Process) Entries(message string) []Entry {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var found []Entry
+	for _, entry := range p.entries {
+		if entry["message"] == message {
+			found = append(found, entry)
+		}
+	}
+	return found
+}
+
 // Log returns every line so far.
 func (p *Process) Log() string {
 	p.mu.Lock()
@@ -108,17 +133,7 @@ func (p *Process) Log() string {
 }
 
 // Count returns how many log entries have the given message.
-func (p *Process) Count(message string) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := 0
-	for _, entry := range p.entries {
-		if entry["message"] == message {
-			n++
-		}
-	}
-	return n
-}
+func (p *Process) Count(message string) int { return len(p.Entries(message)) }
 
 // Wait returns the nth (from 1) log entry with the given message, waiting for it until ctx ends or the process does.
 func (p *Process) Wait(ctx context.Context, message string, nth int) (Entry, error) {

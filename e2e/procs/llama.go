@@ -1,0 +1,75 @@
+package procs
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+)
+
+// Llama starts the real llama-server of dir (scripts/provider.sh) with a model file of the same directory and waits
+// until it is healthy. It returns the server and its address.
+func Llama(ctx context.Context, dir, model string, args ...string) (*Process, string, error) {
+	addr, err := FreeAddr()
+	if err != nil {
+		return nil, "", err
+	}
+	server, err := StartLlama(ctx, dir, model, addr, args...)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := Healthy(ctx, server, addr); err != nil {
+		server.Kill()
+		return nil, "", err
+	}
+	return server, addr, nil
+}
+
+// StartLlama is Llama on an address of the caller's choice, without waiting.
+func StartLlama(ctx context.Context, dir, model, addr string, args ...string) (*Process, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	args = append([]string{"-m", filepath.Join(dir, model), "--host", host, "--port", port, "-t", "1", "-tb", "1",
+		"-c", "16384", "-np", "4", "--jinja", "--alias", "tiny", "--metrics", "--slots", "--offline", "--no-ui"}, args...)
+	return Start(ctx, "llama-server", filepath.Join(dir, "llama-server"), args...)
+}
+
+// Healthy waits until the llama-server at addr has loaded its model.
+func Healthy(ctx context.Context, server *Process, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/health", nil)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err == nil {
+			response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-server.Done():
+			return fmt.Errorf("llama-server ended:\n%s", server.Log())
+		case <-ctx.Done():
+			return fmt.Errorf("llama-server wasn't healthy in time:\n%s", server.Log())
+		}
+	}
+}
+
+// FreeAddr finds a loopback port that is free now; a program that can't be given a listener has no better way.
+func FreeAddr() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer listener.Close()
+	return listener.Addr().String(), nil
+}
