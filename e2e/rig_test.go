@@ -252,7 +252,9 @@ func (h *hold) let(t *testing.T, n int) {
 }
 
 // sum is how two bodies of any size are compared.
-func sum[T string | []byte](body T) string { return fmt.Sprintf("%d bytes %x", len(body), sha256.Sum256([]byte(body))) }
+func sum[T string | []byte](body T) string {
+	return fmt.Sprintf("%d bytes %x", len(body), sha256.Sum256([]byte(body)))
+}
 
 // sameBody compares an answer's body with what the provider sent.
 func sameBody[T string | []byte](t *testing.T, got []byte, want T) {

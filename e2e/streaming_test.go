@@ -1,11 +1,10 @@
 package e2e
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 	"time"
-
-	"iop/e2e/fakeprovider"
 )
 
 // prompt is how soon what the provider wrote must be with the caller, as the cases say. One event may be late because
@@ -74,4 +73,7 @@ func TestCommentsAreNotHeldBack(t *testing.T) {
 	lockstep(t, "text/event-stream", append(pieces, delta("at last"), done))
 }
 
-var _ fakeprovider.Script
+// countFold counts a text in raw bytes, in any case.
+func countFold(raw []byte, text string) int {
+	return bytes.Count(bytes.ToLower(raw), bytes.ToLower([]byte(text)))
+}
