@@ -178,17 +178,38 @@ func TestWrongGenerationKillsLink(t *testing.T) {
 	}
 }
 
+// connectRaw makes a connection whose edge speaks the multiplexer byte by byte, and waits for Ready.
+func (r *rig) connectRaw(generation uint64) *nodetest.RawEdge {
+	r.t.Helper()
+	edge, local := nodetest.ConnPair(r.t)
+	raw := nodetest.NewRawEdge(r.t, edge)
+	r.attach(generation, local)
+	r.session.Serve()
+	nodetest.Eventually(r.t, "Ready", func() bool {
+		for _, m := range raw.Control() {
+			if m.GetReady() != nil {
+				return true
+			}
+		}
+		return false
+	})
+	return raw
+}
+
 // §2.D opening: the open read has a limit of its own, and costs only its stream.
 func TestOpenReadLimit(t *testing.T) {
 	r := newRig(t, &nodetest.Adapter{}, timers(func(t *node.Timers) { t.OpenRead = soon }))
-	if _, err := r.Stream().Next(); !errors.Is(err, io.EOF) {
-		t.Errorf("stream without an open: %v, want EOF", err)
+	raw := r.connectRaw(9)
+	if err := errors.Join(raw.OpenStream(2), raw.SendBytes(2, 100, []byte("a part of an open"))); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, "the stream is closed", func() bool { return raw.Closed(2) })
+	if err := r.mux.Err(); err != nil {
+		t.Errorf("the link ended: %v", err)
 	}
 	if got := r.Start("r1").Collect(); got.Kinds != "ahbe" {
 		t.Errorf("after it: %q %v", got.Kinds, got.Err)
 	}
-	r.RunEnd("r1")
-	r.atRest()
 }
 
 // TU-28, faults rows 46 and 48: bad lengths, garbage and unknown kinds on a work stream end that stream before memory
@@ -199,18 +220,7 @@ func TestBadFrames(t *testing.T) {
 			RunId: runID, Adapter: "a", AdapterRevision: 1, Method: "POST", Path: "/", ContentLength: length}}}
 	}
 	r := newRig(t, &nodetest.Adapter{OnTunnel: nodetest.Hang})
-	edge, local := nodetest.ConnPair(t)
-	raw := nodetest.NewRawEdge(t, edge)
-	r.attach(9, local)
-	r.session.Serve()
-	nodetest.Eventually(t, "Ready", func() bool {
-		for _, m := range raw.Control() {
-			if m.GetReady() != nil {
-				return true
-			}
-		}
-		return false
-	})
+	raw := r.connectRaw(9)
 	stream := uint32(0)
 	next := func() uint32 {
 		stream += 2

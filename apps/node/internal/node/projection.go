@@ -77,7 +77,7 @@ func (x *Executor) adapter(spec router.Spec) *router.Adapter {
 		return a
 	}
 	provider, err := x.build(spec)
-	caps := execution.Capabilities{Reason: "not asked yet"}
+	caps := execution.Capabilities{Reason: "the provider hasn't answered yet"}
 	if err != nil {
 		caps.Reason = err.Error()
 		x.cfg.Log.Error().Str("adapter", spec.Name).Err(err).Msg("adapter can't be built; it stays unavailable")

@@ -49,7 +49,11 @@ type observer struct {
 	late    map[string]int
 }
 
-func (o *observer) Ended(e node.Ended) { o.mu.Lock(); defer o.mu.Unlock(); o.ended = append(o.ended, e) }
+func (o *observer) Ended(e node.Ended) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = append(o.ended, e)
+}
 func (o *observer) Refused(c execution.Code) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -254,7 +254,9 @@ func TestLingerLimits(t *testing.T) {
 // A provider that isn't a Tunneler can't be asked to carry a tunnel.
 func TestAdapterWithoutTunnels(t *testing.T) {
 	r := newRig(t, &nodetest.Adapter{}, func(s *setup) {
-		s.build = func(router.Spec) (execution.Provider, error) { return struct{ execution.Provider }{&nodetest.Adapter{}}, nil }
+		s.build = func(router.Spec) (execution.Provider, error) {
+			return struct{ execution.Provider }{&nodetest.Adapter{}}, nil
+		}
 	})
 	r.rejects(r.Start("r1"), execution.CodeBadRequest)
 	r.atRest()

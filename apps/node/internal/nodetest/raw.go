@@ -35,12 +35,13 @@ type RawEdge struct {
 
 	mu     sync.Mutex
 	heard  map[uint32][]byte // what came on each stream
+	pieces map[uint32]int    // data frames of the multiplexer that carried it
 	closed map[uint32]bool   // the node's FIN or reset came
 }
 
 // NewRawEdge starts reading. The connection is closed when the test is over.
 func NewRawEdge(t testing.TB, conn net.Conn) *RawEdge {
-	r := &RawEdge{Ended: make(chan struct{}), conn: conn, heard: map[uint32][]byte{}, closed: map[uint32]bool{}}
+	r := &RawEdge{Ended: make(chan struct{}), conn: conn, heard: map[uint32][]byte{}, pieces: map[uint32]int{}, closed: map[uint32]bool{}}
 	go r.read()
 	t.Cleanup(func() {
 		_ = conn.Close()
@@ -105,6 +106,13 @@ func (r *RawEdge) Frames(stream uint32) [][]byte {
 	return out
 }
 
+// Pieces returns in how many writes of the node what came on a stream was sent.
+func (r *RawEdge) Pieces(stream uint32) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pieces[stream]
+}
+
 // Control returns the node's control messages so far.
 func (r *RawEdge) Control() []*pb.NodeControl {
 	var out []*pb.NodeControl
@@ -133,7 +141,10 @@ func (r *RawEdge) read() {
 			}
 		}
 		r.mu.Lock()
-		r.heard[stream] = append(r.heard[stream], body...)
+		if len(body) > 0 {
+			r.heard[stream] = append(r.heard[stream], body...)
+			r.pieces[stream]++
+		}
 		r.closed[stream] = r.closed[stream] || flags&(FlagFIN|FlagRST) != 0
 		r.mu.Unlock()
 	}
