@@ -94,7 +94,7 @@ func (l *Link) openLoop(session *yamux.Session) {
 		if spare == nil {
 			m, err := session.OpenStream()
 			if err != nil {
-				l.end(&LinkError{Reason: ReasonLost, Text: "open a stream: " + err.Error(), Err: err})
+				l.sessionFailed(err)
 				return
 			}
 			spare = m
@@ -178,7 +178,7 @@ func (l *Link) acceptControl(session *yamux.Session, written chan<- struct{}) {
 		m, err := session.AcceptStream()
 		switch {
 		case err != nil:
-			l.acceptFailed(err)
+			l.sessionFailed(err)
 			return
 		case !first || m.StreamID() != controlStream:
 			l.end(&LinkError{Reason: ReasonProtocol, Text: "the node opened a stream beside its control stream"})
@@ -193,7 +193,7 @@ func (l *Link) acceptWork(session *yamux.Session) {
 	for {
 		m, err := session.AcceptStream()
 		if err != nil {
-			l.acceptFailed(err)
+			l.sessionFailed(err)
 			return
 		}
 		s := l.adopt(m)
@@ -204,9 +204,13 @@ func (l *Link) acceptWork(session *yamux.Session) {
 	}
 }
 
-// acceptFailed ends the link: accepting fails only with the session.
-func (l *Link) acceptFailed(err error) {
-	l.end(&LinkError{Reason: ReasonLost, Text: "accept a stream: " + err.Error(), Err: err})
+// sessionFailed ends the link: accepting fails only with the session, and opening hardly ever otherwise. Had the connection failed, the link would have
+// learned of it before the multiplexer did; so the multiplexer ended the session, because the peer broke its protocol.
+func (l *Link) sessionFailed(err error) {
+	if err == yamux.ErrSessionShutdown {
+		err = errSession
+	}
+	l.connFailed(err)
 }
 
 func (l *Link) startControl(stream muxStream, written chan<- struct{}) {
