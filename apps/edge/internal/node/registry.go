@@ -189,7 +189,9 @@ func (r *Registry) swap(c *Connection, expected uint64) (replaced *Connection, e
 		return nil, ErrRaced
 	}
 	e := r.entryLocked(c.NodeID)
-	if e.current != nil && e.current.Generation != expected || c.Generation <= e.last {
+	// One that is fenced, but not yet removed, is gone: Current doesn't show it either.
+	live := e.current != nil && !e.current.over.Load()
+	if live && e.current.Generation != expected || c.Generation <= e.last {
 		return nil, ErrRaced
 	}
 	replaced, e.current, e.last = e.current, c, c.Generation

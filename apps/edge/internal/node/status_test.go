@@ -1,6 +1,7 @@
 package node
 
 import (
+	"encoding/hex"
 	"io"
 	"net"
 	"slices"
@@ -90,6 +91,38 @@ func TestRefusedRefreshKeepsTheOldProjection(t *testing.T) {
 	}
 	if last := seen.list[len(seen.list)-1]; last.Kind != events.KindRefusedProjection || len(last.Text) > maxText {
 		t.Errorf("event %+v", last)
+	}
+}
+
+// A fence sets its mark before it takes the connection out of the registry. A commit that falls in between finds nobody
+// to reckon with, as the look at the predecessor before it did.
+func TestCommitBetweenMarkAndRemoval(t *testing.T) {
+	sum := config.HashSecret("token")
+	state := config.NewState(&config.Edge{Nodes: []config.NodeRecord{{ID: "a", Enabled: true,
+		TokenHashes: []config.TokenHash{{SHA256: hex.EncodeToString(sum[:])}}}}}, 1, nil)
+	places, seen := &nobody{}, &told{}
+	r := New(Config{State: func() *config.State { return state }, Scheduler: places, Events: seen, Log: zerolog.Nop()})
+	connection := func(generation uint64) *Connection {
+		near, far := net.Pipe()
+		t.Cleanup(func() { _, _ = near.Close(), far.Close() })
+		c := r.NewConnection(Identity{NodeID: "a", Generation: generation, Token: sum}, state.Node("a"), state.Projection("a"), near)
+		c.Link = transport.NewEdgeLink(near, transport.Config{}, seen)
+		return c
+	}
+	old, c := connection(1), connection(2)
+	if err := r.Commit(old, 0); err != nil {
+		t.Fatal(err)
+	}
+	old.over.Store(true) // Fence has come this far
+	if r.Current("a") != nil {
+		t.Error("shown though it is fenced")
+	}
+	if err := r.Commit(c, 0); err != nil {
+		t.Fatal(err)
+	}
+	r.remove(old) // and goes on
+	if r.Current("a") != c || len(places.fenced) != 0 {
+		t.Errorf("current %v, fenced %v", r.Current("a"), places.fenced)
 	}
 }
 
