@@ -91,7 +91,7 @@ func (l *Link) setMux(m *transport.Link) {
 
 // supervise waits for what ends the connection, and ends it. It reports whether the machine had been asleep.
 func (c *connection) supervise(ctx context.Context) (woke bool) {
-	watch := newSleepWatch(c.link.cfg.Slept)
+	watch := newSleepWatch(c.link.cfg.Slept, c.link.cfg.Timers.SleepTick)
 	defer watch.stop()
 	acked := c.acked
 	stable := time.NewTimer(c.link.cfg.Timers.BackoffReset)

@@ -2,10 +2,8 @@ package transport
 
 import "time"
 
-const (
-	sleepTick = 2 * time.Second // between two looks
-	sleepGap  = 5 * time.Second // asleep for longer than this between two looks is a wake-up
-)
+// sleepGap is a wake-up: the machine was asleep for longer than this between two looks.
+const sleepGap = 5 * time.Second
 
 // sleepWatch notices that the machine was asleep: the connection is dead then, and the other side may not know.
 type sleepWatch struct {
@@ -14,8 +12,8 @@ type sleepWatch struct {
 	tick  *time.Ticker
 }
 
-func newSleepWatch(slept func() time.Duration) *sleepWatch {
-	return &sleepWatch{slept: slept, last: slept(), tick: time.NewTicker(sleepTick)}
+func newSleepWatch(slept func() time.Duration, every time.Duration) *sleepWatch {
+	return &sleepWatch{slept: slept, last: slept(), tick: time.NewTicker(every)}
 }
 
 // woke is called at each tick.

@@ -1,0 +1,500 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"iop/apps/node/internal/nodetest"
+	"iop/packages/go/execution"
+	"iop/packages/go/transport"
+	pb "iop/proto/iop"
+)
+
+// §2.B, the way up: dialing → handshake → building → serving.
+func TestLinkComesUp(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{})
+	edge, req := r.accept(7)
+	if req.GetToken() != "token-1" || req.GetProtocolMin() != 1 || req.GetProtocolMax() != 1 || len(req.GetInstanceId()) != 16 ||
+		req.GetSoftwareVersion() != "9.9" || req.GetLastGeneration() != 0 || req.GetHandover() || req.GetOsArch() == "" || len(req.GetFeatures()) != 0 {
+		t.Errorf("registration = %v", req)
+	}
+	ready := edge.Ready()
+	if ready.GetProjection() != 1 || len(ready.GetAdapters()) != 1 || !ready.GetAdapters()[0].GetAvailable() || ready.GetAdapters()[0].GetCapacity() != 4 || len(ready.GetRunning()) != 0 {
+		t.Errorf("ready = %v", ready)
+	}
+	r.state(StateServing)
+	select {
+	case <-r.ready:
+		t.Error("OnReady before the edge confirmed")
+	default:
+	}
+	edge.Link.SendReadyAck(1, false) // e.g. a draining edge
+	edge.Link.SendReadyAck(1, true)
+	if got := nodetest.Receive(t, "OnReady", r.ready); got != "edge:1" {
+		t.Errorf("OnReady(%q)", got)
+	}
+	if got := edge.Start("r1").Collect(); got.Kinds != "ahbe" {
+		t.Errorf("got %q %v", got.Kinds, got.Err)
+	}
+	edge.RunEnd("r1")
+	s := r.link.Status()
+	if s.Generation != 7 || s.NodeID != "gpu-1" || s.EdgeID != "edge" || s.Projection != 1 || s.Dials != 1 || s.Registrations != 1 || s.Mux.BytesIn == 0 {
+		t.Errorf("status = %+v", s)
+	}
+}
+
+// §8 "ReadyAck races the first work": the node serves from the moment that it said Ready, in whatever order the edge's
+// first work and its ReadyAck arrive.
+func TestReadyAckRacesTheFirstWork(t *testing.T) {
+	for _, ackFirst := range []bool{true, false} {
+		r := newRig(t, &nodetest.Adapter{})
+		edge, _ := r.accept(7)
+		edge.Ready()
+		if ackFirst {
+			edge.Link.SendReadyAck(1, true)
+		}
+		tn := edge.Start("r1")
+		if !ackFirst {
+			if got := tn.Collect(); got.Kinds != "ahbe" { // served before any ReadyAck
+				t.Errorf("before the ack: %q %v", got.Kinds, got.Err)
+			}
+			edge.Link.SendReadyAck(1, true)
+			tn = edge.Start("r2")
+		}
+		if got := tn.Collect(); got.Kinds != "ahbe" {
+			t.Errorf("ackFirst %v: %q %v", ackFirst, got.Kinds, got.Err)
+		}
+		nodetest.Receive(t, "OnReady", r.ready)
+		r.stop()
+	}
+}
+
+// §2.B building: work or a ReadyAck before Ready is a breach of the protocol; a cancel has nothing to find; a drain
+// notice is noted.
+func TestBuilding(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		send func(*nodetest.EdgeSide)
+		kill bool
+	}{
+		{"work", func(e *nodetest.EdgeSide) { e.Open(e.TunnelOpen("r1")) }, true},
+		{"ReadyAck", func(e *nodetest.EdgeSide) { e.Link.SendReadyAck(1, true) }, true},
+		{"CancelRequest", func(e *nodetest.EdgeSide) { e.Link.SendCancel("r1", execution.CauseAPI) }, false},
+		{"DrainNotice", func(e *nodetest.EdgeSide) { e.Link.SendDrainNotice(&pb.DrainNotice{GraceMs: 1}) }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			answer := make(chan struct{})
+			r := newRig(t, &nodetest.Adapter{OnProbe: func(context.Context) execution.Capabilities { // hangs, whatever it is told
+				<-answer
+				return nodetest.Up()
+			}})
+			edge, _ := r.accept(7)
+			r.state(StateBuilding)
+			// A hanging probe doesn't hold up control.
+			probe, cancel := context.WithTimeout(context.Background(), nodetest.Limit)
+			defer cancel()
+			if err := edge.Link.Probe(probe); err != nil {
+				t.Fatal(err)
+			}
+			c.send(edge)
+			if c.kill {
+				if g := edge.Goodbye(); g.GetCode() != pb.GoodbyeCode_GOODBYE_CODE_PROTOCOL {
+					t.Errorf("goodbye = %v", g)
+				}
+				edge.Ended()
+				close(answer)
+				r.serve(8) // and the next connection is fine
+				return
+			}
+			if err := edge.Link.Probe(probe); err != nil {
+				t.Fatal(err)
+			}
+			close(answer)
+			edge.Ready()
+			if c.name == "CancelRequest" && r.late.of("control") != 1 {
+				t.Error("the early cancel isn't counted")
+			}
+			if got := edge.Start("r1").Collect(); got.Kinds != "ahbe" {
+				t.Errorf("got %q %v", got.Kinds, got.Err)
+			}
+			edge.RunEnd("r1")
+		})
+	}
+}
+
+// §2.B ConfigRefresh: while building only the newest projection gets a Ready; while serving each one does; an older
+// one is ignored and counted; one that makes no sense is refused and the old one stays.
+func TestConfigRefresh(t *testing.T) {
+	answer := make(chan struct{})
+	r := newRig(t, &nodetest.Adapter{OnProbe: func(context.Context) execution.Capabilities {
+		<-answer
+		return nodetest.Up()
+	}})
+	edge, _ := r.accept(7)
+	r.state(StateBuilding)
+	probe, cancel := context.WithTimeout(context.Background(), nodetest.Limit)
+	defer cancel()
+	for n := uint64(2); n <= 4; n++ {
+		edge.Link.SendRefresh(projection(n))
+		if err := edge.Link.Probe(probe); err != nil { // each goes out by itself
+			t.Fatal(err)
+		}
+	}
+	close(answer)
+	if got := edge.Ready(); got.GetProjection() != 4 {
+		t.Errorf("first Ready is for %d, want the newest", got.GetProjection())
+	}
+	edge.Link.SendRefresh(projection(5))
+	if got := edge.Ready(); got.GetProjection() != 5 {
+		t.Errorf("ready = %v", got)
+	}
+	edge.Link.SendRefresh(projection(3))
+	nodetest.Eventually(t, "the older one is counted", func() bool { return r.late.of("control") == 1 })
+	bad := projection(6)
+	bad.Adapters[0].Name = ""
+	edge.Link.SendRefresh(bad)
+	if got := edge.Ready(); got.GetProjection() != 5 || got.GetRefusedProjection() != 6 || got.GetRefuseText() == "" {
+		t.Errorf("ready = %v", got)
+	}
+	if n := edge.Seen(func(m *pb.NodeControl) bool { return m.GetReady() != nil }); n != 0 {
+		t.Errorf("%d more Readys", n)
+	}
+	if got := edge.Start("r1").Collect(); got.Kinds != "ahbe" {
+		t.Errorf("got %q %v", got.Kinds, got.Err)
+	}
+	edge.RunEnd("r1")
+}
+
+// §2.B serving: the link is lost (EOF, reset, the edge's Goodbye); executions are cancelled, and the node comes back
+// by itself, naming the generation that it had. OL-09, OL-10, faults rows 1 and 8.
+func TestLinkLostAndBack(t *testing.T) {
+	ended := make(chan error, 100)
+	r := newRig(t, &nodetest.Adapter{OnTunnel: func(ctx context.Context, _ *execution.TunnelRequest, _ execution.TunnelSink) error {
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return context.Cause(ctx)
+	}})
+	for generation := uint64(1); generation <= 20; generation++ {
+		edge, req := r.accept(generation)
+		if req.GetLastGeneration() != generation-1 || generation > 1 && len(req.GetLastEdgeInstance()) != 1 {
+			t.Fatalf("registration %d = %v", generation, req)
+		}
+		if ready := edge.Ready(); len(ready.GetRunning()) != 0 {
+			t.Errorf("running = %v", ready.GetRunning())
+		}
+		edge.Link.SendReadyAck(1, true)
+		nodetest.Receive(t, "OnReady", r.ready)
+		edge.Start("r1").Accepted()
+		switch generation % 3 {
+		case 0:
+			edge.Link.SendGoodbye(&pb.Goodbye{Code: pb.GoodbyeCode_GOODBYE_CODE_EDGE_DRAINING, RetryAfterMs: 1})
+		default:
+			edge.Link.Close(transport.ReasonLost)
+		}
+		if err := nodetest.Receive(t, "the provider is cancelled", ended); !errors.Is(err, execution.CauseLinkLost) && !errors.Is(err, execution.CauseClientGone) {
+			t.Errorf("cancelled with %v", err)
+		}
+	}
+	if s := r.link.Status(); s.LastError == "" && s.State == StateBackoff {
+		t.Errorf("status = %+v", s)
+	}
+}
+
+// TU-01 at the node: an edge that falls silent without a FIN is given up at the dead limit, and dialed again. The limits
+// are the ones that the edge named.
+func TestSilentEdge(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{OnTunnel: nodetest.Hang})
+	resp := acceptance(7, projection(1))
+	resp.Limits = &pb.Limits{HeartbeatMs: 50, DeadMs: 150}
+	conn, _ := r.answer(resp)
+	go func() { _, _ = io.Copy(io.Discard, conn) }() // takes everything, says nothing
+	began := time.Now()
+	next := nodetest.Receive(t, "the node dials again", r.dials)
+	defer next.Close()
+	if took := time.Since(began); took < 150*time.Millisecond || took > 5*time.Second {
+		t.Errorf("given up after %v, want 150ms", took)
+	}
+	conn.Close()
+}
+
+// Faults row 49 and the fault bins of the control stream: what breaks the framing ends the link, what is unknown or
+// wasn't negotiated is ignored and counted.
+func TestControlFaults(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{})
+	conn, _ := r.answer(acceptance(7, projection(1)))
+	raw := nodetest.NewRawEdge(t, conn)
+	r.state(StateServing)
+	for _, m := range []*pb.EdgeControl{
+		{Message: &pb.EdgeControl_RunEndedAck{RunEndedAck: &pb.RunEndedAck{RunIds: []string{"r"}}}},
+		{Message: &pb.EdgeControl_CredentialRevoked{CredentialRevoked: &pb.CredentialRevoked{Slot: "s"}}},
+		{Message: &pb.EdgeControl_RecipientChallenge{RecipientChallenge: &pb.RecipientChallenge{Enc: []byte("x")}}},
+	} {
+		if err := raw.Send(nodetest.ControlStream, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := raw.SendBytes(nodetest.ControlStream, 4, []byte{0xFA, 0x07, 0x01, 0x00}); err != nil { // a oneof case of a newer edge
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, "three are counted", func() bool { return r.late.of("control") == 3 })
+	if err := raw.SendBytes(nodetest.ControlStream, 0xFFFFFFFF, nil); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Receive(t, "the link's end", raw.Ended)
+	r.serve(8)
+}
+
+// Every message of the control stream is handled or ignored on purpose: a new case of the oneof without a decision
+// fails here.
+func TestEveryControlMessageIsDecided(t *testing.T) {
+	handled := map[string]bool{"cancel": true, "ready_ack": true, "config_refresh": true, "drain_notice": true, "goodbye": true,
+		"heartbeat": false, "run_ended_ack": false, "credential_revoked": false, "recipient_challenge": false}
+	r := newRig(t, &nodetest.Adapter{})
+	edge := r.serve(7)
+	r.link.mu.Lock()
+	mux := r.link.mux
+	r.link.mu.Unlock()
+	c := &connection{link: r.link, mux: mux, session: r.x.NewSession(mux, 7), acked: make(chan struct{}), offered: make(chan struct{}, 1)}
+	c.serving.Store(true)
+	fields := (&pb.EdgeControl{}).ProtoReflect().Descriptor().Oneofs().ByName("message").Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		want, known := handled[string(f.Name())]
+		m := &pb.EdgeControl{}
+		m.ProtoReflect().Set(f, m.ProtoReflect().NewField(f))
+		if refresh := m.GetConfigRefresh(); refresh != nil {
+			refresh.Config = projection(1)
+		}
+		if got := c.handle(m); got != want || !known {
+			t.Errorf("%s: handled %v, want %v (decided: %v)", f.Name(), got, want, known)
+		}
+	}
+	if err := edge.Link.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// §2.B wake from sleep: in backoff the node dials at once; a connection that is up is closed and dialed at once.
+func TestWakeFromSleep(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{OnTunnel: nodetest.Hang}, func(c *Config) {
+		c.Timers.BackoffStart, c.Timers.BackoffMax = time.Hour, time.Hour
+		c.Random = func() float64 { return 0.9 }
+	})
+	r.down.Store(false)
+	edge := r.serve(7)
+	edge.Start("r1").Accepted()
+	r.slept.Add(int64(4 * time.Second)) // too short to be a sleep
+	nodetest.Eventually(t, "some ticks", func() bool { return r.link.Status().State == StateServing })
+	r.slept.Add(int64(6 * time.Second))
+	edge.Ended()
+	second, req := r.accept(8) // with an hour of backoff
+	if req.GetLastGeneration() != 7 {
+		t.Errorf("registration = %v", req)
+	}
+	second.Ready()
+	r.down.Store(true)
+	second.Link.Close(transport.ReasonLost)
+	r.state(StateBackoff)
+	if next := time.Until(r.link.Status().NextDial); next < 30*time.Minute {
+		t.Errorf("next dial in %v", next)
+	}
+	r.down.Store(false)
+	r.slept.Add(int64(6 * time.Second))
+	third, _ := r.accept(9)
+	third.Ready()
+}
+
+// A sleep while the adapters are being built closes the connection, too.
+func TestWakeWhileBuilding(t *testing.T) {
+	answer := make(chan struct{})
+	r := newRig(t, &nodetest.Adapter{OnProbe: func(context.Context) execution.Capabilities { <-answer; return nodetest.Up() }})
+	edge, _ := r.accept(7)
+	r.state(StateBuilding)
+	r.slept.Add(int64(time.Minute))
+	edge.Ended()
+	edge, _ = r.accept(8)
+	close(answer)
+	edge.Ready()
+}
+
+// §2.B "ReadyAck: reset backoff after 30 s stable", TU-23, faults row 35: the waits of a flapping link grow although
+// each connection came up; they are small again after one that lived long enough.
+func TestBackoffResetsAfterStableLink(t *testing.T) {
+	for _, stable := range []bool{false, true} {
+		r := newRig(t, &nodetest.Adapter{}, func(c *Config) {
+			if stable {
+				c.Timers.BackoffReset = time.Millisecond
+			}
+		})
+		for generation := uint64(1); generation <= 6; generation++ {
+			edge := r.serve(generation)
+			if stable && generation == 6 {
+				lived := time.NewTimer(100 * time.Millisecond)
+				<-lived.C
+			}
+			edge.Link.Close(transport.ReasonLost)
+		}
+		edge, _ := r.accept(7) // not confirmed, so it isn't stable, however long it lives
+		edge.Ready()
+		r.stop()
+		if tries := r.link.backoff.tries; stable && tries != 1 || !stable && tries != 6 {
+			t.Errorf("stable %v: %d tries", stable, tries)
+		}
+	}
+}
+
+// §2.B SIGTERM in each state in which nothing runs: Run returns at once; a connection hears why.
+func TestDrainWithoutWork(t *testing.T) {
+	t.Run("backoff", func(t *testing.T) {
+		r := newRig(t, &nodetest.Adapter{}, func(c *Config) { c.Timers.BackoffStart = time.Hour; c.Timers.BackoffMax = time.Hour })
+		conn, _ := r.hello()
+		conn.Close()
+		r.state(StateBackoff)
+		r.link.Drain()
+		r.exits()
+	})
+	t.Run("handshake", func(t *testing.T) {
+		r := newRig(t, &nodetest.Adapter{})
+		conn, _ := r.hello()
+		defer conn.Close()
+		r.state(StateHandshake)
+		r.link.Drain()
+		r.exits()
+	})
+	t.Run("building", func(t *testing.T) {
+		answer := make(chan struct{})
+		defer close(answer)
+		r := newRig(t, &nodetest.Adapter{OnProbe: func(ctx context.Context) execution.Capabilities {
+			select {
+			case <-answer:
+			case <-ctx.Done():
+			}
+			return nodetest.Up()
+		}})
+		edge, _ := r.accept(7)
+		r.state(StateBuilding)
+		r.link.Drain()
+		if g := edge.Goodbye(); g.GetCode() != pb.GoodbyeCode_GOODBYE_CODE_NODE_DRAINING {
+			t.Errorf("goodbye = %v", g)
+		}
+		r.exits()
+	})
+	t.Run("serving", func(t *testing.T) {
+		r := newRig(t, &nodetest.Adapter{})
+		edge := r.serve(7)
+		r.link.Drain()
+		edge.Status("draining", func(s *pb.NodeStatus) bool { return s.GetDraining() })
+		if g := edge.Goodbye(); g.GetCode() != pb.GoodbyeCode_GOODBYE_CODE_NODE_DRAINING {
+			t.Errorf("goodbye = %v", g)
+		}
+		if e := edge.Ended(); e.Reason != transport.ReasonLeft {
+			t.Errorf("link ended with %v", e)
+		}
+		r.exits()
+	})
+}
+
+// TU-30, faults row 4: what runs finishes, new work is refused, every answer is whole, then the node leaves.
+func TestDrainLetsWorkFinish(t *testing.T) {
+	release := make(chan struct{})
+	r := newRig(t, &nodetest.Adapter{OnTunnel: func(ctx context.Context, _ *execution.TunnelRequest, sink execution.TunnelSink) error {
+		if err := sink.Head(200, nil); err != nil {
+			return err
+		}
+		<-release
+		return sink.Body(make([]byte, 300<<10)) // TU-13: shutdown right after the end
+	}})
+	edge := r.serve(7)
+	var tunnels []*nodetest.Tunnel
+	for i := range 3 {
+		tn := edge.Start(fmt.Sprint("r", i))
+		tn.Accepted()
+		tunnels = append(tunnels, tn)
+	}
+	r.link.Drain()
+	edge.Status("draining", func(s *pb.NodeStatus) bool { return s.GetDraining() })
+	r.state(StateDraining)
+	got := edge.Start("late").Collect()
+	if f := got.Rejected.GetFailure(); f.GetCode() != pb.FailureCode_FAILURE_CODE_NODE_DRAINING || !got.Rejected.GetNeverStarted() {
+		t.Errorf("new work: %q %v", got.Kinds, got.Rejected)
+	}
+	edge.Link.SendReadyAck(1, true) // ignored while draining
+	close(release)
+	for i, tn := range tunnels {
+		edge.RunEnd(fmt.Sprint("r", i)) // before the answer was read
+		if got := tn.Collect(); len(got.Body) != 300<<10 || got.End == nil {
+			t.Errorf("run %d: %d bytes, %v %v", i, len(got.Body), got.Error, got.Err)
+		}
+	}
+	if g := edge.Goodbye(); g.GetCode() != pb.GoodbyeCode_GOODBYE_CODE_NODE_DRAINING {
+		t.Errorf("goodbye = %v", g)
+	}
+	r.exits()
+}
+
+// TU-30: a run that is longer than the drain limit is cancelled and has one terminal that says so; cancels work
+// meanwhile.
+func TestDrainLimit(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{OnTunnel: nodetest.Hang}, func(c *Config) { c.Timers.Drain = 100 * time.Millisecond })
+	edge := r.serve(7)
+	long, cancelled := edge.Start("long"), edge.Start("cancelled")
+	long.Accepted()
+	cancelled.Accepted()
+	r.link.Drain()
+	edge.Link.SendCancel("cancelled", execution.CauseAPI)
+	if e := edge.RunEnd("cancelled"); e.GetCode() != pb.FailureCode_FAILURE_CODE_CANCELLED {
+		t.Errorf("RunEnd = %v", e)
+	}
+	cancelled.Collect()
+	got := long.Collect()
+	if got.Kinds != "x" || got.Error.GetCode() != pb.FailureCode_FAILURE_CODE_NODE_DRAINING {
+		t.Errorf("got %q %v %v", got.Kinds, got.Error, got.Err)
+	}
+	if e := edge.RunEnd("long"); e.GetStatus() != pb.RunStatus_RUN_STATUS_CANCELLED || e.GetCode() != pb.FailureCode_FAILURE_CODE_NODE_DRAINING {
+		t.Errorf("RunEnd = %v", e)
+	}
+	edge.Goodbye()
+	r.exits()
+}
+
+// §2.B draining: the link is lost → exit, since nothing can be running any more.
+func TestDrainEndsWithTheLink(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{OnTunnel: nodetest.Hang})
+	edge := r.serve(7)
+	edge.Start("r1").Accepted()
+	r.link.Drain()
+	edge.Status("draining", func(s *pb.NodeStatus) bool { return s.GetDraining() })
+	edge.Link.Close(transport.ReasonLost)
+	r.exits()
+}
+
+// TU-30: a second signal ends at once, whatever runs; the edge hears Goodbye(killed).
+func TestKill(t *testing.T) {
+	for _, draining := range []bool{true, false} {
+		stop := make(chan struct{})
+		r := newRig(t, &nodetest.Adapter{OnTunnel: func(context.Context, *execution.TunnelRequest, execution.TunnelSink) error {
+			<-stop // ignores its context
+			return nil
+		}})
+		edge := r.serve(7)
+		edge.Start("r1").Accepted()
+		if draining {
+			r.link.Drain()
+			edge.Status("draining", func(s *pb.NodeStatus) bool { return s.GetDraining() })
+		}
+		began := time.Now()
+		r.kill()
+		if g := edge.Goodbye(); g.GetCode() != pb.GoodbyeCode_GOODBYE_CODE_KILLED {
+			t.Errorf("goodbye = %v", g)
+		}
+		r.exits()
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		close(stop)
+	}
+}
