@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"container/list"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -208,6 +209,7 @@ type Session struct {
 	commands   chan struct{} // one token per command in work
 
 	// guarded by Executor.mu
+	over    bool
 	applied uint64 // the projection in force, 0 = none that this connection sent
 	refused *refusal
 }
@@ -224,21 +226,29 @@ func (x *Executor) NewSession(link *transport.Link, generation uint64) *Session 
 }
 
 // Serve makes this the connection that takes work, and tells the Edge so. It is called when a projection was applied
-// or refused, and again after each further one.
-func (s *Session) Serve() {
+// or refused, and again after each further one. It returns the number of the projection in force.
+func (s *Session) Serve() (projection uint64) {
 	s.x.mu.Lock()
-	first := s.x.serving != s
-	s.x.serving = s
+	first, over := s.x.serving != s, s.over
+	if !over {
+		s.x.serving = s
+	}
+	projection = s.applied
 	s.x.mu.Unlock()
+	if over {
+		return projection
+	}
 	s.link.SendReady(s.ready)
 	if first {
 		s.x.work.Go(s.watch)
 	}
+	return projection
 }
 
 // End says that the connection is over: what it carried is cancelled, and nothing is sent on it any more.
 func (s *Session) End() {
 	s.x.mu.Lock()
+	s.over = true
 	if s.x.serving == s {
 		s.x.serving = nil
 	}
@@ -250,6 +260,9 @@ func (s *Session) End() {
 func (s *Session) Work(stream *transport.Stream) {
 	defer stream.Close()
 	open, err := stream.ReadOpen(s.x.cfg.Timers.OpenRead)
+	if errors.Is(err, transport.ErrLinkDown) {
+		return
+	}
 	if err != nil {
 		s.x.cfg.Observer.Late("open")
 		s.log.Debug().Err(err).Msg("work stream without a readable open")

@@ -81,7 +81,7 @@ func (t *task) run() {
 	if t.finish(t.execute()) {
 		return
 	}
-	t.log.Warn().Msg("abandoned adapter returned")
+	t.logged(zerolog.WarnLevel).Msg("abandoned adapter returned")
 	t.place.Release()
 	t.x.sendStatus()
 }
@@ -105,7 +105,7 @@ func (t *task) execute() (o outcome) {
 
 // panicked turns a panic into an outcome. Its value may hold anything, secrets too, so only its type is logged.
 func (t *task) panicked(p any, called bool) outcome {
-	t.log.Error().Type("panic", p).Bytes("stack", debug.Stack()).Msg("panic in an execution")
+	t.logged(zerolog.ErrorLevel).Type("panic", p).Bytes("stack", debug.Stack()).Msg("panic in an execution")
 	if called {
 		return failed(execution.Failf(execution.CodeAdapterPanic, execution.OriginNode, "the adapter crashed"))
 	}
@@ -143,7 +143,7 @@ func (t *task) finish(o outcome) bool {
 	t.record(o, seen, now)
 	t.linger()
 	if err := t.sink.end(o.failure); err != nil {
-		t.log.Debug().Err(err).Msg("nobody took the terminal")
+		t.logged(zerolog.DebugLevel).Err(err).Msg("nobody took the terminal")
 	}
 	close(t.done)
 	return true
@@ -224,9 +224,17 @@ func (t *task) leave() {
 	}
 }
 
+// logged begins a log line that names the execution in the words of the wire.
+func (t *task) logged(level zerolog.Level) *zerolog.Event {
+	return t.session.log.WithLevel(level).Str("run_id", t.runID).Uint32("attempt", t.attempt).
+		Str("adapter", t.req.GetAdapter()).Str("target", loggable(t.req.GetTarget())).
+		Str("principal", loggable(t.req.GetPrincipalRef())).Str("route", loggable(t.req.GetRoute())).
+		Str("session_id", loggable(t.req.GetSessionId()))
+}
+
 // record writes the one log line of the execution and tells the observer.
 func (t *task) record(o outcome, seen answer, now time.Time) {
-	event := t.log.Info()
+	event := t.logged(zerolog.InfoLevel)
 	if seen.head {
 		event = event.Int("status", seen.status).Dur("first_byte_ms", seen.first.Sub(t.started))
 	}

@@ -101,9 +101,6 @@ func newTask(s *Session, stream *transport.Stream, attempt uint32, req *pb.Provi
 		x: s.x, session: s, stream: stream, req: req, runID: req.GetRunId(), attempt: attempt,
 		body: newFeed(req.GetContentLength()), started: time.Now(), done: make(chan struct{}),
 		sink: newTunnelSink(stream, func() { s.x.cfg.Observer.Late("emit") }),
-		log: s.log.With().Str("run_id", req.GetRunId()).Uint32("attempt", attempt).Str("adapter", req.GetAdapter()).
-			Str("target", loggable(req.GetTarget())).Str("principal", loggable(req.GetPrincipalRef())).
-			Str("route", loggable(req.GetRoute())).Str("session_id", loggable(req.GetSessionId())).Logger(),
 	}
 	t.ctx, t.cancel = context.WithCancelCause(s.ctx)
 	return t

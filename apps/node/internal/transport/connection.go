@@ -211,7 +211,7 @@ func (c *connection) build(ctx context.Context) {
 		if c.overtaken() {
 			continue
 		}
-		c.ready(p.GetProjection())
+		c.ready()
 	}
 }
 
@@ -222,7 +222,7 @@ func (c *connection) overtaken() bool {
 }
 
 // ready says Ready. The node serves from this moment: the edge may send work before its ReadyAck arrives here.
-func (c *connection) ready(projection uint64) {
+func (c *connection) ready() {
 	if !c.serving.Swap(true) {
 		c.link.mu.Lock()
 		if c.link.status.State == StateBuilding {
@@ -230,10 +230,10 @@ func (c *connection) ready(projection uint64) {
 		}
 		c.link.mu.Unlock()
 	}
+	projection := c.session.Serve()
 	c.link.mu.Lock()
 	c.link.status.Projection = projection
 	c.link.mu.Unlock()
-	c.session.Serve()
 }
 
 // Work implements transport.NodeHandler.
