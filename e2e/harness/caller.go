@@ -158,7 +158,8 @@ type Answer struct {
 	Raw   []byte
 }
 
-// Ask sends a request on a connection of its own and reads the whole answer. It may be called from any goroutine.
+// Ask sends a request on a connection of its own and reads the whole answer, past 100 Continue. It may be called from
+// any goroutine.
 func Ask(addr, request string, limit time.Duration) (*Answer, error) {
 	c, err := dial(addr)
 	if err != nil {
@@ -172,8 +173,10 @@ func Ask(addr, request string, limit time.Duration) (*Answer, error) {
 	_, unsent := io.WriteString(c, request)
 	method, _, _ := strings.Cut(request, " ")
 	a := &Answer{}
-	if a.Response, err = c.head(limit, method); err != nil {
-		return nil, errors.Join(fmt.Errorf("read the response: %w", err), unsent)
+	for a.Response == nil || a.StatusCode == http.StatusContinue {
+		if a.Response, err = c.head(limit, method); err != nil {
+			return nil, errors.Join(fmt.Errorf("read the response: %w", err), unsent)
+		}
 	}
 	a.Bytes, a.Cut = io.ReadAll(a.Body)
 	a.Raw = c.Raw()
