@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -124,7 +125,12 @@ func TestManyIdleConnections(t *testing.T) {
 	eventually(t, "goroutines and descriptors are back", func() bool {
 		return runtime.NumGoroutine() <= goroutines && openFiles(t) <= files
 	})
-	wantWork(t, e, "a")
+	// No work stream here: the multiplexer's timer of its close would outlive the test and fire in somebody's bubble.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := e.Registry.Current("a").Link.Probe(ctx); err != nil {
+		t.Errorf("the node that had registered: %v", err)
+	}
 }
 
 func openFiles(t *testing.T) int {
