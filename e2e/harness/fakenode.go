@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -74,6 +75,7 @@ type FakeNode struct {
 	Response *pb.RegisterResponse
 
 	o      FakeNodeOptions
+	deaf   atomic.Bool
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -101,6 +103,7 @@ func DialFake(t testing.TB, addr string, o FakeNodeOptions) *FakeNode {
 		t.Fatalf("the edge refused: %v: %s", resp.GetReason(), resp.GetReasonText())
 	}
 	n := &FakeNode{Response: resp, o: o, done: make(chan struct{})}
+	n.deaf.Store(o.Deaf)
 	limits := resp.GetLimits()
 	n.Link = transport.NewNodeLink(conn, transport.Config{Heartbeat: time.Duration(limits.GetHeartbeatMs()) * time.Millisecond,
 		Dead: time.Duration(limits.GetDeadMs()) * time.Millisecond}, (*fakeHandler)(n))
@@ -119,6 +122,9 @@ func (n *FakeNode) Close() {
 	n.cancel()
 	<-n.done
 }
+
+// Undeafen makes a deaf node answer commands.
+func (n *FakeNode) Undeafen() { n.deaf.Store(false) }
 
 // Generation is the one that the edge gave.
 func (n *FakeNode) Generation() uint64 { return n.Response.GetConnectionGeneration() }
@@ -219,7 +225,7 @@ func (h *fakeHandler) Work(s *transport.Stream) {
 	switch {
 	case err != nil:
 	case open.GetCommand() != nil:
-		if !h.o.Deaf {
+		if !h.deaf.Load() {
 			_ = s.Write(&pb.NodeCommandResponse{Seq: 1, Response: &pb.NodeCommandResponse_Accepted{Accepted: &pb.Accepted{}}})
 			_ = s.Write(&pb.NodeCommandResponse{Seq: 2, Response: &pb.NodeCommandResponse_TransportStatus{
 				TransportStatus: &pb.TransportStatus{ConnectionGeneration: n.Generation()}}})

@@ -1,0 +1,312 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"iop/e2e/fakeprovider"
+	"iop/e2e/harness"
+)
+
+// comesBack waits until the node is ready at a later generation.
+func comesBack(t *testing.T, e *harness.Edge, after uint64, within time.Duration) uint64 {
+	t.Helper()
+	var n harness.NodeState
+	harness.Until(t, within, "the node is ready at a later generation", func() bool {
+		n = e.Node("box")
+		return n.State == "ready" && n.Generation > after
+	})
+	return n.Generation
+}
+
+// OL-09: the link is down for long and comes back, twenty times. Each time the node registers at a higher generation,
+// is told its configuration, is ready, and serves, within two dials.
+func TestHostComesBack(t *testing.T) {
+	t.Parallel()
+	l := newLinked(t, 100, fakeprovider.Events(0, delta("well"), done), setup{})
+	generation := l.Node("box").Generation
+	for range 20 {
+		l.relay.Refuse(true)
+		l.relay.Reset()
+		dials := l.relay.Accepted()
+		harness.Until(t, limit, "some dials fail", func() bool { return l.relay.Accepted() >= dials+2 })
+		dials = l.relay.Accepted()
+		l.relay.Refuse(false)
+		generation = comesBack(t, l.Edge, generation, limit)
+		if n := l.relay.Accepted() - dials; n > 2 {
+			t.Errorf("it took %d dials after the link was up", n)
+		}
+		if a := l.ask(chat()); a.StatusCode != 200 || a.Cut != nil {
+			t.Fatalf("%d %v %s", a.StatusCode, a.Cut, a.Bytes)
+		}
+	}
+}
+
+// OL-10: what runs on a link that is cut, or falls silent, doesn't keep the provider; after the reconnect the node
+// reports nothing.
+func TestOrphanIsStopped(t *testing.T) {
+	for name, do := range map[string]struct {
+		lose  func(*harness.Relay)
+		after time.Duration
+	}{
+		"cut":    {(*harness.Relay).Reset, 0},
+		"silent": {(*harness.Relay).Silence, dead},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const s scale = 30
+			script, gone := endless(20 * time.Millisecond)
+			l := newLinked(t, s, script, setup{})
+			generation := l.Node("box").Generation
+			c := follow(t, l.HTTP(), chatBody, delta("tick"))
+			start := time.Now()
+			do.lose(l.relay)
+			between(t, "the end at the provider", await(t, gone, "the provider's connection is closed").Sub(start), 0, s.of(do.after)+2*time.Second)
+			c.cut(t, s.of(do.after)+late)
+			comesBack(t, l.Edge, generation, limit)
+			if n := l.node.Status(); len(n.Running) != 0 || n.Adapters[0].InFlight != 0 {
+				t.Errorf("after the reconnect the node reports %+v", n)
+			}
+			if n := l.InFlight(); n != 0 {
+				t.Errorf("after the reconnect the edge counts %d places", n)
+			}
+		})
+	}
+}
+
+// soon is how a node dials that is never tired of it.
+const soon = "{backoff_start: 5ms, backoff_max: 20ms, probe_interval: 10h}"
+
+// TU-20, faults row 35: the old connection's handler ends late, up to a second after the new one is there, many times.
+// It never takes anything of the new one with it.
+func TestLateCleanUpSparesTheNewConnection(t *testing.T) {
+	t.Parallel()
+	l := newLinked(t, 1, fakeprovider.Events(0, delta("well"), done), setup{Options: harness.Options{NodeTimers: soon}})
+	generation := l.Node("box").Generation
+	random := rand.New(rand.NewPCG(20, 0))
+	var ends sync.WaitGroup
+	for range 100 {
+		l.relay.Halve()
+		generation = comesBack(t, l.Edge, generation, limit)
+		delay := time.Duration(random.Int64N(int64(500 * time.Millisecond)))
+		ends.Go(func() {
+			<-time.After(delay)
+			l.relay.Release()
+		})
+		if a := l.ask(chat()); a.StatusCode != 200 || a.Cut != nil {
+			t.Fatalf("at generation %d: %d %v %s", generation, a.StatusCode, a.Cut, a.Bytes)
+		}
+		if n := l.Node("box"); n.State != "ready" || n.Generation != generation {
+			t.Fatalf("the node is %s at %d, want it ready at %d", n.State, n.Generation, generation)
+		}
+	}
+	ends.Wait()
+	if n := l.Node("box"); n.State != "ready" || n.Generation != generation {
+		t.Errorf("after all old ends the node is %s at %d, want it ready at %d", n.State, n.Generation, generation)
+	}
+}
+
+// Faults row 29: nodes come and go under load, so that generations change in every moment of an admission. Each caller
+// gets one whole answer or one failure, nothing is executed twice, and no place is lost.
+func TestGenerationsChangeUnderLoad(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	executed := map[string]int{}
+	l := newLinked(t, 5, func(x *fakeprovider.Exchange) {
+		x.Body()
+		mu.Lock()
+		executed[x.Header.Get("X-Mark")]++
+		mu.Unlock()
+		x.BeginStream(200, "text/event-stream")
+		x.Chunk(delta("one"))
+		x.Pause(time.Duration(rand.Int64N(int64(4 * time.Millisecond))))
+		x.Chunk(done)
+		x.EndChunks()
+		x.Close()
+	}, setup{Options: harness.Options{NodeTimers: soon}})
+	var ended atomic.Bool
+	var storm sync.WaitGroup
+	storm.Go(func() {
+		for generation := l.Node("box").Generation; !ended.Load(); {
+			generation = comesBack(t, l.Edge, generation-1, limit)
+			<-time.After(time.Duration(rand.Int64N(int64(10 * time.Millisecond))))
+			l.relay.Reset()
+		}
+	})
+	outcomes := map[string]int{}
+	all(8, func(caller int) {
+		for i := range 60 {
+			a, err := harness.Ask(l.HTTP(), chat(fmt.Sprintf("X-Mark: %d-%d", caller, i)), limit)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			outcome := fmt.Sprint(a.StatusCode)
+			switch {
+			case a.StatusCode == 200 && a.Cut == nil && string(a.Bytes) != delta("one")+done:
+				t.Errorf("an answer that ended as if it were whole: %q", a.Bytes)
+			case a.Cut != nil:
+				outcome = "cut"
+			case a.StatusCode == 502 && code(a) == "node_lost", a.StatusCode == 503 && code(a) == "no_node": // the fourth time
+			case a.StatusCode != 200:
+				t.Errorf("%d %s", a.StatusCode, a.Bytes)
+			}
+			mu.Lock()
+			outcomes[outcome]++
+			mu.Unlock()
+		}
+	})
+	ended.Store(true)
+	storm.Wait()
+	t.Logf("outcomes: %v, generations: %d", outcomes, len(events(l.Edge, "registered", "box")))
+	if outcomes["200"] == 0 || len(events(l.Edge, "registered", "box")) < 10 {
+		t.Error("the storm was none")
+	}
+	for mark, n := range executed {
+		if n > 1 {
+			t.Errorf("request %s was executed %d times", mark, n)
+		}
+	}
+	comesBack(t, l.Edge, 0, limit)
+}
+
+// Faults row 35, TU-23: a node whose link never lasts waits longer and longer.
+func TestFlappingNodeBacksOff(t *testing.T) {
+	t.Parallel()
+	const s scale = 30
+	l := newLinked(t, s, fakeprovider.Events(0, done), setup{})
+	generation := l.Node("box").Generation
+	for range 7 {
+		l.relay.Reset()
+		generation = comesBack(t, l.Edge, generation, limit)
+	}
+	waits := waitsOf(l.node)
+	// Each wait is drawn up to a bound that doubles. Had one stable moment reset it, all would be below the first.
+	if longest := slices.Max(waits); len(waits) < 7 || longest < s.of(backoffStart) {
+		t.Errorf("the waits were %v; they don't grow", waits)
+	}
+	for i, w := range waits {
+		if most := min(s.of(backoffStart)<<i, s.of(30*time.Second)); w > most {
+			t.Errorf("wait %d was %v, at most %v is due", i, w, most)
+		}
+	}
+}
+
+// waitsOf are the pauses that a node drew before its dials.
+func waitsOf(n *harness.Node) []time.Duration {
+	var waits []time.Duration
+	for _, line := range n.Log.Entries("no link to the edge") {
+		ms, _ := line["retry_in_ms"].(float64)
+		waits = append(waits, time.Duration(ms*float64(time.Millisecond)))
+	}
+	return waits
+}
+
+// TU-23: fifty nodes lose their edge in one moment; it is back some time later. They don't come in step, no two alike,
+// and all are ready soon.
+func TestFleetDoesNotReconnectInStep(t *testing.T) {
+	t.Parallel()
+	const fleet = 50
+	const s scale = 2
+	edgeTimers, nodeTimers := s.timers()
+	o := harness.Options{Timers: edgeTimers, MoreNodes: records(fleet)}
+	dir := t.TempDir()
+	e := harness.StartEdgeIn(t, dir, "127.0.0.1:0", o)
+	relay := harness.NewRelay(t, e.Addr.Nodes.String())
+	nodes := make([]*harness.Node, fleet)
+	for i := range nodes {
+		nodes[i] = harness.StartNodeAs(t, harness.TokenOf(fmt.Sprint("n", i)), relay.Addr(), nodeTimers)
+	}
+	awaitReady(t, e, fleet)
+	start := time.Now()
+	relay.Refuse(true)
+	_ = e.Kill()
+	harness.Until(t, limit, "everybody dials again", func() bool { return relay.Accepted() >= 2*fleet })
+	e = harness.StartEdgeIn(t, dir, "127.0.0.1:0", o)
+	relay.Retarget(e.Addr.Nodes.String())
+	relay.Refuse(false)
+	awaitReady(t, e, fleet)
+
+	// Without jitter all fifty would come within a moment.
+	var dials []time.Time
+	for _, at := range relay.Dials() {
+		if at.After(start) {
+			dials = append(dials, at)
+		}
+	}
+	for i := range dials[:len(dials)-fleet/2] {
+		if gap := dials[i+fleet/2].Sub(dials[i]); gap < 50*time.Millisecond {
+			t.Errorf("half of the fleet dialed within %v", gap)
+			break
+		}
+	}
+	sequences := map[string]int{}
+	for _, n := range nodes {
+		sequences[fmt.Sprint(waitsOf(n))]++
+	}
+	if len(sequences) != fleet {
+		t.Errorf("%d nodes drew %d different sequences of waits", fleet, len(sequences))
+	}
+}
+
+// records are further nodes, n0 and so on.
+func records(n int) string {
+	var list []string
+	for i := range n {
+		list = append(list, harness.Record(fmt.Sprint("n", i), "[{name: loopback, kind: loopback, max_concurrency: 4}]"))
+	}
+	return strings.Join(list, ", ")
+}
+
+// awaitReady waits until that many nodes are ready.
+func awaitReady(t *testing.T, e *harness.Edge, n int) {
+	t.Helper()
+	harness.Until(t, time.Minute, fmt.Sprint(n, " nodes are ready"), func() bool {
+		return strings.Count(string(e.Admin("/admin/v1/nodes")), `"state":"ready"`) >= n
+	})
+}
+
+// Faults row 34: two hundred nodes lose their links in one moment and come back at once, without any jitter. All are
+// ready again soon, and the memory of both moments isn't kept.
+func TestManyNodesReconnectAtOnce(t *testing.T) {
+	t.Parallel()
+	const fleet = 200
+	e := newFakeSite(t, 1, 4, harness.Options{MoreNodes: records(fleet)})
+	relay := harness.NewRelay(t, e.Addr.Nodes.String())
+	connect := func(instance string) {
+		all(fleet, func(i int) {
+			id := fmt.Sprint("n", i)
+			n := harness.DialFake(t, relay.Addr(), harness.FakeNodeOptions{ID: id, Instance: id + instance})
+			n.Ready(t, nil)
+		})
+		awaitReady(t, e, fleet)
+	}
+	connect("a")
+	before := heap()
+	start := time.Now()
+	relay.Reset()
+	harness.Until(t, limit, "the edge noticed", func() bool {
+		return strings.Count(string(e.Admin("/admin/v1/nodes")), `"state":"ready"`) == 0
+	})
+	connect("b")
+	between(t, "the return of the whole fleet", time.Since(start), 0, 15*time.Second)
+	if grown := int64(heap()) - int64(before); grown > fleet*64<<10 {
+		t.Errorf("the heap grew by %d KiB", grown>>10)
+	}
+}
+
+// heap is what is in use after a collection.
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
