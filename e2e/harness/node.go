@@ -116,8 +116,7 @@ func (n *Node) Status() NodeStatus {
 	return status
 }
 
-// AwaitIdle waits until the node runs nothing, holds no place and has no work stream left. The link's control stream
-// stays.
+// AwaitIdle waits until the node runs nothing, holds no place and has no work stream left.
 func (n *Node) AwaitIdle(limit time.Duration) {
 	n.t.Helper()
 	Until(n.t, limit, "the node has no execution, no place and no work stream", func() bool {
@@ -127,7 +126,7 @@ func (n *Node) AwaitIdle(limit time.Duration) {
 			held += a.InFlight
 		}
 		for _, l := range s.Links {
-			held += max(0, l.OpenStreams-1)
+			held += l.OpenStreams
 		}
 		return held == 0
 	})

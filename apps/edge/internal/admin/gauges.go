@@ -15,7 +15,7 @@ type Sources struct {
 	Places func() admission.Snapshot
 	// Live returns how many runs are live.
 	Live func() int
-	// OpenStreams returns the open streams of each connected node, the control stream among them.
+	// OpenStreams returns the open work streams of each connected node; the control stream isn't one.
 	OpenStreams func() map[string]int
 	// LateFrames returns how many frames came after their run was decided, by kind.
 	LateFrames func() map[string]uint64
@@ -48,7 +48,7 @@ func newGauges(s Sources) *gauges {
 		draining:    desc("iop_draining", "1 while the edge takes no new work."),
 		ignored:     desc("iop_admission_ignored_total", "Words about places that came too late to change anything.", "about"),
 		live:        desc("iop_runs_live", "Runs that are live."),
-		streams:     desc("iop_open_streams", "Open streams of a node's link.", "node"),
+		streams:     desc("iop_open_streams", "Open work streams of a node's link.", "node"),
 		late:        desc("iop_late_frames_total", "Frames that came after their run was decided.", "kind"),
 		dropped:     desc("iop_events_dropped_total", "Events that slow subscribers have lost."),
 		bodies:      desc("iop_request_body_held_bytes", "Bytes of request bodies that are held."),
