@@ -247,6 +247,17 @@ func TestInlineFlush(t *testing.T) {
 	}
 }
 
+// TestOpenAloneIsNoStall: what waits by intent isn't progress that is missing, and it goes when somebody waits for it.
+func TestOpenAloneIsNoStall(t *testing.T) {
+	c, _ := startConn(t, 0)
+	mustWrite(t, c, rawHead(frameWindow, flagSYN, 2, 0))
+	mustWrite(t, c, rawHead(frameWindow, flagSYN, 4, 0))
+	if _, stalled := c.stalledSince(); stalled || c.waiting() != 2*headerLen {
+		t.Errorf("stalled: %v, %d bytes wait", stalled, c.waiting())
+	}
+	within(t, time.Second, "flush", c.allFlushed())
+}
+
 // TestInlineFlushNeverBlocks: when the kernel takes no more, what is left goes first in the next flush, and nothing is
 // lost, doubled or cut.
 func TestInlineFlushNeverBlocks(t *testing.T) {

@@ -326,7 +326,7 @@ func TestControlFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, done, _, control := rawNode(t)
-			mustWrite(t, control, raw)
+			control.Write(raw) // may fail: the link's end can be faster
 			within(t, time.Second, "the link's end", done)
 			if e, _ := reasonOf(t, l); e.Reason != ReasonProtocol {
 				t.Errorf("got %v", e)

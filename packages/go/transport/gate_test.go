@@ -65,6 +65,9 @@ func TestGateIsFIFO(t *testing.T) {
 	order := make(chan int, 3)
 	var running sync.WaitGroup
 	for i, n := range []int{piece, piece, 1} {
+		if i == 2 {
+			c.back(bulk, 10) // enough for the last, but others were first
+		}
 		running.Go(func() {
 			if c.acquire(nil, new(flow), bulk, n) == nil {
 				order <- i
@@ -72,7 +75,6 @@ func TestGateIsFIFO(t *testing.T) {
 		})
 		eventually(t, time.Second, "it waits", func() bool { return waiters(c, bulk) == i+1 })
 	}
-	c.back(bulk, 10)
 	for _, left := range []int{2, 0} {
 		c.back(bulk, piece)
 		if n := waiters(c, bulk); n != left {
@@ -126,6 +128,23 @@ func TestGateCancelRacesGrant(t *testing.T) {
 		if len(f.wake) != 0 {
 			t.Fatal("a signal was left behind")
 		}
+	}
+}
+
+// TestGateGrantedTooLate is the same, step by step.
+func TestGateGrantedTooLate(t *testing.T) {
+	c := newGateConn()
+	c.force(bulk, bulkBudget)
+	f := &flow{want: piece, wake: make(chan struct{}, 1)}
+	c.gate[bulk].push(f)
+	c.back(bulk, bulkBudget)
+	done := make(chan struct{})
+	close(done)
+	if err := c.admitted(done, &c.gate[bulk], f); err != ErrCancelled || len(f.wake) != 0 {
+		t.Errorf("got %v, %d signals left", err, len(f.wake))
+	}
+	if b, _ := c.freeBytes(); b != bulkBudget {
+		t.Errorf("%d free", b)
 	}
 }
 

@@ -78,11 +78,12 @@ type memPipe struct {
 	mu      sync.Mutex
 	change  sync.Cond
 	buf     []byte
-	limit   int  // 0 = unbounded
-	mute    bool // lose what is written, and the news of a close, as a dead network does
-	stop    bool // take nothing
-	wClosed bool // the writing end is closed
-	rClosed bool // the reading end is closed
+	limit   int    // 0 = unbounded
+	taken   []byte // all that was ever taken
+	mute    bool   // lose what is written, and the news of a close, as a dead network does
+	stop    bool   // take nothing
+	wClosed bool   // the writing end is closed
+	rClosed bool   // the reading end is closed
 }
 
 func newMemPipe(limit int) *memPipe {
@@ -119,6 +120,7 @@ func (p *memPipe) write(b []byte) (int, error) {
 				n = min(n, p.limit-len(p.buf))
 			}
 			p.buf = append(p.buf, b[:n]...)
+			p.taken = append(p.taken, b[:n]...)
 			total, b = total+n, b[n:]
 			if n > 0 {
 				p.change.Broadcast()

@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -147,6 +148,46 @@ func TestGoodbyeBeforeClose(t *testing.T) {
 	}
 }
 
+// TestGoodbyeOvertakesNothing: it goes behind the work that waits, although control goes first otherwise.
+func TestGoodbyeOvertakesNothing(t *testing.T) {
+	a, b := memPair(0)
+	p := startPair(t, a, b, testConfig(), nil)
+	s := p.open(t, t.Context())
+	eventually(t, time.Second, "the first heartbeats are over", func() bool {
+		return p.edge.Status().RTT > 0 && p.node.Status().RTT > 0 && p.edge.conn.waiting() == 0
+	})
+	a.out.set(func(p *memPipe) { p.stop = true })
+	for seq := uint64(1); seq <= 20; seq++ {
+		s.AppendBody(seq, make([]byte, 100))
+		if err := s.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.edge.SendGoodbye(&pb.Goodbye{Code: pb.GoodbyeCode_GOODBYE_CODE_KILLED})
+	eventually(t, time.Second, "the Goodbye is on its way", func() bool {
+		p.edge.box.mu.Lock()
+		defer p.edge.box.mu.Unlock()
+		return p.edge.box.goodbye == nil
+	})
+	a.out.set(func(p *memPipe) { p.stop = false })
+	<-p.nodeDone
+	<-p.edgeDone
+	a.out.mu.Lock()
+	defer a.out.mu.Unlock()
+	last := a.out.taken
+	for rest := last; len(rest) > 0; {
+		last = rest
+		n := headerLen
+		if rest[1] == frameData {
+			n += int(binary.BigEndian.Uint32(rest[8:]))
+		}
+		rest = rest[n:]
+	}
+	if !isControl(last) || last[1] != frameData {
+		t.Errorf("the last frame is % x", last[:headerLen])
+	}
+}
+
 // TestGoodbyeToNobody: a peer that takes nothing holds this side for a second at most.
 func TestGoodbyeToNobody(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
@@ -286,6 +327,7 @@ func TestOpenIsBounded(t *testing.T) {
 	}
 	s.Close()
 	eventually(t, 10*time.Second, "nothing is open", func() bool { return l.Status().OpenStreams == 0 })
+	eventually(t, 10*time.Second, "the peer has its control stream only", func() bool { return session.NumStreams() == 1 })
 }
 
 // TestOpenGivesNoStreamAway: callers that come and go don't get each other's streams, and none is lost.
@@ -318,6 +360,15 @@ func TestOpenGivesNoStreamAway(t *testing.T) {
 		})
 	}
 	running.Wait()
+	missing := 0
+	for id := uint32(2); int(id) <= 2*len(seen); id += 2 {
+		if !seen[id] {
+			missing++
+		}
+	}
+	if missing > 1 { // one may wait for the next caller
+		t.Errorf("%d streams were opened and given to nobody", missing)
+	}
 	eventually(t, 10*time.Second, "nothing is open", func() bool { return p.edge.Status().OpenStreams == 0 })
 }
 

@@ -166,7 +166,7 @@ func (l *Link) reapLoop() {
 func (l *Link) openControl(session *yamux.Session, written chan<- struct{}) {
 	m, err := session.OpenStream()
 	if err != nil {
-		l.end(&LinkError{Reason: ReasonLost, Text: "open the control stream: " + err.Error(), Err: err})
+		l.sessionFailed(err)
 		return
 	}
 	l.startControl(m, written)
@@ -204,13 +204,18 @@ func (l *Link) acceptWork(session *yamux.Session) {
 	}
 }
 
-// sessionFailed ends the link: accepting fails only with the session, and opening hardly ever otherwise. Had the connection failed, the link would have
-// learned of it before the multiplexer did; so the multiplexer ended the session, because the peer broke its protocol.
+// sessionFailed ends the link. Had the connection failed, the link would have learned of it before the multiplexer did;
+// so the multiplexer ended the session by itself, because the peer broke its protocol. (There is no other way in which
+// accepting fails, and for opening only two that don't happen: a send queue that stands still, and 2^31 streams.)
 func (l *Link) sessionFailed(err error) {
-	if err == yamux.ErrSessionShutdown {
-		err = errSession
+	switch err {
+	case yamux.ErrConnectionWriteTimeout:
+		l.end(&LinkError{Reason: ReasonDead, Text: "the multiplexer's send queue stood still", Err: err})
+	case yamux.ErrStreamsExhausted:
+		l.end(&LinkError{Reason: ReasonClosed, Text: err.Error(), Err: err})
+	default:
+		l.end(&LinkError{Reason: ReasonProtocol, Text: errSession.Error() + ": " + err.Error(), Err: err})
 	}
-	l.connFailed(err)
 }
 
 func (l *Link) startControl(stream muxStream, written chan<- struct{}) {

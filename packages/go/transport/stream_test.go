@@ -8,9 +8,12 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/yamux"
 
 	pb "iop/proto/iop"
 )
@@ -154,6 +157,9 @@ func TestHalfClose(t *testing.T) {
 	if _, err := s.ReadTunnel(); err != io.EOF {
 		t.Errorf("after the node's close: %v", err)
 	}
+	if s.in.buf != nil {
+		t.Error("the reader keeps its buffer")
+	}
 	eventually(t, time.Second, "both sides forget the stream", func() bool {
 		return p.edge.Status().OpenStreams == 0 && p.node.Status().OpenStreams == 0
 	})
@@ -217,6 +223,35 @@ func TestReceivedBytesOutliveTheLink(t *testing.T) {
 	}
 	if _, err := s.ReadTunnel(); err != ErrLinkDown {
 		t.Errorf("after the rest: %v", err)
+	}
+}
+
+// TestReadTakesBytesBeforeTheirError: the multiplexer returns what it read together with the error of a window update
+// that waited too long.
+func TestReadTakesBytesBeforeTheirError(t *testing.T) {
+	a, b := memPair(0)
+	cfg := plainConfig()
+	cfg.ConnectionWriteTimeout = 20 * time.Millisecond
+	server, _ := yamux.Server(a, plainConfig())
+	client, _ := yamux.Client(b, cfg)
+	defer server.Close()
+	defer client.Close()
+	reading, err := client.OpenStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	writing, err := server.AcceptStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.out.set(func(p *memPipe) { p.stop = true }) // the reader's window updates get nowhere
+	lengths := slices.Repeat([]int{10000}, 60)
+	go writing.Write(rawFrames(lengths...))
+	s := newStream(NewEdgeLink(a, testConfig(), nil), reading)
+	for i := range lengths {
+		if b, err := s.next(MaxInput); err != nil || len(b) != 10000 || b[0] != byte(i+1) {
+			t.Fatalf("frame %d: %d bytes, %v", i, len(b), err)
+		}
 	}
 }
 
