@@ -139,6 +139,39 @@ func TestCallerLeavesWhileSending(t *testing.T) {
 	}
 }
 
+// slowBody takes its time in one read.
+type slowBody struct {
+	*bytes.Reader
+	reading, proceed chan struct{}
+	once             sync.Once
+}
+
+func (b *slowBody) ReadAt(p []byte, off int64) (int, error) {
+	b.once.Do(func() { close(b.reading); <-b.proceed })
+	return b.Reader.ReadAt(p, off)
+}
+
+// The body belongs to the caller of SubmitProviderTunnel again when it returns, so it doesn't return while the body is
+// being read.
+func TestOutcomeWaitsForTheBody(t *testing.T) {
+	r := newRig(t, setup{work: func(w *work) { w.reject(execution.CodeBadRequest, true) }})
+	tunnel := r.tunnel("run-1", "")
+	body := &slowBody{Reader: bytes.NewReader(random(2 * inlineBody)), reading: make(chan struct{}), proceed: make(chan struct{})}
+	tunnel.Body = body
+	p := r.submit(tunnel, &recorder{})
+	<-body.reading
+	select {
+	case o := <-p.done:
+		t.Errorf("%v while the body is being read", o.Failure)
+	case <-time.After(short):
+	}
+	close(body.proceed)
+	if o := r.outcome(p); code(o) != execution.CodeBadRequest {
+		t.Errorf("%v", o.Failure)
+	}
+	r.idle()
+}
+
 // brokenBody can't be read back from some offset on.
 type brokenBody struct {
 	*bytes.Reader

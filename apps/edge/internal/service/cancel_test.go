@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -304,4 +305,25 @@ func TestCancelLostWithTheLink(t *testing.T) {
 		t.Errorf("%v", o.Failure)
 	}
 	r.idle()
+}
+
+// A cancel that comes between the last frame and the end of the response has won: the response isn't finished. The
+// other way round the run has ended already.
+func TestCancelAgainstCompletion(t *testing.T) {
+	r := newRig(t, setup{work: func(w *work) {}})
+	for _, cancelFirst := range []bool{true, false} {
+		sink := &recorder{}
+		run := r.svc.newRun(context.Background(), r.tunnel("run-1", ""), sink)
+		a := &attempt{run: run}
+		if cancelFirst != (cancelFirst && run.cancel(execution.CauseAPI)) {
+			t.Fatal("the first cancel was refused")
+		}
+		a.end(&pb.TunnelEnd{})
+		if !cancelFirst && run.cancel(execution.CauseAPI) {
+			t.Error("a run that is complete was cancelled")
+		}
+		if o := run.finish(); o.OK() == cancelFirst || sink.ends > 0 == cancelFirst {
+			t.Errorf("cancel first %v: %v, finished %d times", cancelFirst, o.Failure, sink.ends)
+		}
+	}
 }
