@@ -66,8 +66,11 @@ func NewTLS(t testing.TB, s Script) *Provider {
 }
 
 // Start starts a provider on a free port of 127.0.0.1; its caller closes it.
-func Start(s Script) (*Provider, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func Start(s Script) (*Provider, error) { return StartOn("127.0.0.1:0", s) }
+
+// StartOn is [Start] on an address of the caller's choice.
+func StartOn(addr string, s Script) (*Provider, error) {
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
