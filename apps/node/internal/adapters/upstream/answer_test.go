@@ -49,6 +49,8 @@ func notTLS(t *testing.T) string {
 
 func raw(s string) fakeprovider.Script { return fakeprovider.Raw([]byte(s)) }
 
+const hint = "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+
 // E38, E39: answers that can't be passed on.
 func TestAnswersRefused(t *testing.T) {
 	cases := map[string]struct {
@@ -64,7 +66,8 @@ func TestAnswersRefused(t *testing.T) {
 		"two lengths":     {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", execution.CodeUpstreamError},
 		"negative length": {"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", execution.CodeUpstreamError},
 		"NUL in a header": {"HTTP/1.1 200 OK\r\nX-A: a\x00b\r\nContent-Length: 0\r\n\r\n", execution.CodeUpstreamError},
-		"5000 hints":      {strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", 5000), execution.CodeUpstreamError},
+		"5000 hints":      {strings.Repeat(hint, 5000), execution.CodeUpstreamError},
+		"6 hints":         {strings.Repeat(hint, 6) + "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", execution.CodeUpstreamError},
 		"head of 128 KiB": {"HTTP/1.1 200 OK\r\nX-A: " + strings.Repeat("a", 128<<10) + "\r\n\r\n", execution.CodeUpstreamError},
 		"endless line":    {"HTTP/1.1 200 OK\r\n" + strings.Repeat("a", 256<<10), execution.CodeUpstreamError},
 		"nothing":         {"", execution.CodeUpstreamTruncated},
@@ -92,6 +95,7 @@ func TestAnswersPassed(t *testing.T) {
 	}{
 		"100 first":         {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "ok", 200},
 		"length and chunks": {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", "hello", 200},
+		"5 hints first":     {strings.Repeat(hint, 5) + "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "ok", 200},
 		"until close":       {"HTTP/1.1 200 OK\r\n\r\nto the end", "to the end", 200},
 		"HTTP/1.0":          {"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", "ok", 200},
 		"204":               {"HTTP/1.1 204 No Content\r\n\r\n", "", 204},
@@ -246,6 +250,7 @@ func TestSilence(t *testing.T) {
 		"dripping head":   {drip, short, long, execution.CodeFirstByteTimeout},
 		"after the head":  {fakeprovider.Silent(head), long, short, execution.CodeIdleTimeout},
 		"inside the body": {fakeprovider.Silent(head + "9\r\ndata: 1\n\n\r\n"), long, short, execution.CodeIdleTimeout},
+		"before the end":  {fakeprovider.Silent(head + "9\r\ndata: 1\n\n\r\n0\r\n"), long, short, execution.CodeIdleTimeout},
 		"inside a chunk":  {fakeprovider.Silent(head + "ff\r\ndata"), long, short, execution.CodeIdleTimeout},
 	}
 	for name, k := range cases {

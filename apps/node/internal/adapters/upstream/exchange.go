@@ -196,7 +196,7 @@ func (x *exchange) passBody(resp *http.Response, sink execution.TunnelSink, usag
 	for quiet := false; ; {
 		if quiet && c.br.Buffered() == 0 {
 			if _, err := c.br.Peek(1); err != nil && err != io.EOF {
-				return x.bodyFailure(resp, err)
+				return x.bodyFailure(resp)
 			}
 		}
 		n, err := x.passPiece(resp.Body, sink, usage)
@@ -234,7 +234,7 @@ func (x *exchange) pieceFailure(resp *http.Response, err error) error {
 	if s, ok := err.(sinkError); ok {
 		return s.error
 	}
-	return x.bodyFailure(resp, err)
+	return x.bodyFailure(resp)
 }
 
 // reusable reports whether the connection may carry another request: the answer was whole and its end was known

@@ -119,7 +119,7 @@ func (x *exchange) sendFailure() error {
 }
 
 // bodyFailure says why the body of an answer isn't whole. (ST-12)
-func (x *exchange) bodyFailure(resp *http.Response, err error) error {
+func (x *exchange) bodyFailure(resp *http.Response) error {
 	var f *execution.Failure
 	x.mu.Lock()
 	broken := x.bodyErr != nil
@@ -127,7 +127,7 @@ func (x *exchange) bodyFailure(resp *http.Response, err error) error {
 	switch {
 	case broken: // and so failBody closed the connection
 		return x.sendFailure()
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(x.conn.readErr, os.ErrDeadlineExceeded):
 		f = execution.Failf(execution.CodeIdleTimeout, execution.OriginProvider,
 			"provider sent nothing for %v after %d bytes of its answer", x.req.Timers.Idle, x.passed)
 	case x.conn.cut() && resp.ContentLength >= 0:

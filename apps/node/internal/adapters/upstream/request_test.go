@@ -166,6 +166,24 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 }
 
+// The limit on the answer's head ends with the head, also when the request's last byte leaves after it.
+func TestEarlyStreamOutlivesTheFirstByteLimit(t *testing.T) {
+	const limit = 100 * time.Millisecond
+	p := fakeprovider.New(t, func(x *fakeprovider.Exchange) {
+		x.BeginStream(200, "text/event-stream")
+		x.Chunk("data: 1\n\n")
+		x.Body()
+		if x.Pause(3 * limit) {
+			x.Chunk("data: 2\n\n")
+			x.EndChunks()
+		}
+	})
+	req, _ := upload(bytes.NewReader(junk(4<<20)), 4<<20)
+	if _, err := adaptertest.Do(t, t.Context(), client(t, p.URL()), withTimers(req, limit, 0)); err != nil {
+		t.Error(err)
+	}
+}
+
 // A provider that closes under a request and says nothing: not nothing_sent, never sent again.
 func TestProviderStopsTakingTheRequest(t *testing.T) {
 	p := fakeprovider.New(t, func(x *fakeprovider.Exchange) {

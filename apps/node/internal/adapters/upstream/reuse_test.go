@@ -109,6 +109,24 @@ func TestIdleConnectionsThatTheProviderCloses(t *testing.T) {
 	}
 }
 
+// A connection that the provider has closed isn't written to.
+func TestClosedConnectionIsNotUsed(t *testing.T) {
+	p := fakeprovider.New(t, func(x *fakeprovider.Exchange) {
+		x.IdleLimit(time.Millisecond)
+		x.Reply(200, "text/plain", "ok")
+	})
+	for range 5 {
+		c := client(t, p.URL())
+		c.KeepIdle(time.Minute)
+		for range 2 {
+			if _, err := adaptertest.Do(t, t.Context(), c, chat()); err != nil {
+				t.Error(err)
+			}
+			waitOpen(t, p, 0)
+		}
+	}
+}
+
 // A provider that closes after each answer without saying so costs at most one request, not some of every hundred.
 func TestProviderThatClosesUnannounced(t *testing.T) {
 	p := fakeprovider.New(t, func(x *fakeprovider.Exchange) { x.Reply(200, "text/plain", "ok"); x.Close() })
