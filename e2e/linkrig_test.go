@@ -94,10 +94,14 @@ func newLinked(t *testing.T, s scale, script fakeprovider.Script, o setup) *link
 	return l
 }
 
-// rest waits until nothing is held on either side. A node that was stopped holds nothing.
+// rest waits until nothing is held on either side. A program that was stopped holds nothing.
 func (l *linked) rest() {
 	l.t.Helper()
-	l.AwaitIdle(limit)
+	select {
+	case <-l.Done():
+	default:
+		l.AwaitIdle(limit)
+	}
 	if l.node == nil {
 		return
 	}

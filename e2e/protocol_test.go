@@ -31,7 +31,7 @@ func newBeside(t *testing.T) *beside {
 	b := &beside{f: newFeed(t)}
 	b.linked = newLinked(t, 1, b.f.script, setup{Options: harness.Options{
 		MoreNodes: harness.Record("other", "[{name: gpu, kind: loopback, max_concurrency: 100}]"),
-		Routes: `[{model: "*", nodes: [box]}, {model: fake, nodes: [other], target: m}]`}})
+		Routes:    `[{model: "*", nodes: [box]}, {model: fake, nodes: [other], target: m}]`}})
 	b.c = b.dial()
 	b.c.Send(chat())
 	b.f.begin(t, "text/event-stream")
