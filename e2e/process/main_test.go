@@ -9,6 +9,7 @@ package process
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"os"
 	"os/exec"
@@ -113,6 +114,15 @@ func eventually(t *testing.T, within time.Duration, what string, cond func() boo
 		t.Logf("after %v: %s", took.Round(time.Millisecond), what) // what makes the suite slow should show
 	}
 	return time.Since(began)
+}
+
+func unbase64(t *testing.T, text string) []byte {
+	t.Helper()
+	out, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // tail is the end of a log, for a test that failed.
