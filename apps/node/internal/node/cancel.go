@@ -97,7 +97,7 @@ func (x *Executor) cancelRun(req *pb.CancelRequest) pb.CancelOutcome {
 
 func (x *Executor) lingeringLocked(id string) *task {
 	for e := x.lingering.Front(); e != nil; e = e.Next() {
-		if t := e.Value.(*task); t.runID == id {
+		if t := e.Value.(*task); t.id() == id {
 			return t
 		}
 	}

@@ -241,7 +241,7 @@ func statesToWire(states []router.State) []*pb.AdapterState {
 // endToWire says that an execution is over.
 func endToWire(t *task, o outcome, seen answer, ended time.Time) *pb.RunEnd {
 	return &pb.RunEnd{
-		RunId:     t.runID,
+		RunId:     t.id(),
 		Attempt:   t.attempt,
 		Status:    pb.RunStatus(o.status),
 		Code:      pb.FailureCode(o.code()),

@@ -28,7 +28,7 @@ func (s *Session) ready() *pb.Ready {
 func (x *Executor) runningLocked(s *Session) []*pb.RunningExecution {
 	out := make([]*pb.RunningExecution, 0, len(x.running))
 	for _, t := range x.running {
-		out = append(out, &pb.RunningExecution{RunId: t.runID, Attempt: t.attempt, Adapter: t.req.GetAdapter(), Ending: t.session != s})
+		out = append(out, &pb.RunningExecution{RunId: t.id(), Attempt: t.attempt, Adapter: t.req.GetAdapter(), Ending: t.session != s})
 	}
 	slices.SortFunc(out, func(a, b *pb.RunningExecution) int { return strings.Compare(a.GetRunId(), b.GetRunId()) })
 	return out
@@ -94,7 +94,7 @@ func (x *Executor) Snapshot() Snapshot {
 	snap := Snapshot{Edge: x.cfg.Edge, Draining: x.draining, Lingering: x.lingering.Len()}
 	for _, t := range x.running {
 		snap.Running = append(snap.Running, Running{
-			RunID: t.runID, Attempt: t.attempt, Adapter: t.req.GetAdapter(), Target: loggable(t.req.GetTarget()),
+			RunID: t.id(), Attempt: t.attempt, Adapter: t.req.GetAdapter(), Target: loggable(t.req.GetTarget()),
 			Generation: t.session.generation, Since: t.started,
 		})
 	}

@@ -25,34 +25,39 @@ var errEnded = errors.New("the execution is over")
 // its outcome, frees its place and writes its terminal, in this order.
 type task struct {
 	// set once
-	x       *Executor
 	session *Session
 	stream  *transport.Stream
 	req     *pb.ProviderTunnelRequest
-	runID   string
 	attempt uint32
 	place   *router.Place
 	body    *feed
 	sink    *tunnelSink
 	started time.Time
-	log     zerolog.Logger
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	done    chan struct{} // closed when the terminal was written, or can't be
 
-	ended atomic.Bool // set under mu
+	ended atomic.Bool // set under alarms.mu
+	alarms
 
+	// guarded by Executor.mu
+	left bool          // the stream is over: there is nothing to linger for
+	elem *list.Element // in Executor.lingering
+}
+
+// alarms are what ends a task, or its lingering, by itself.
+type alarms struct {
 	mu        sync.Mutex
 	unhook    func() bool // keeps stopping from being called
 	deadline  *time.Timer
 	abandonAt *time.Timer // runs from the cancel
 	lingerFor *time.Timer // runs from the end
 	unread    bool        // the reader is gone
-
-	// guarded by Executor.mu
-	left bool          // as unread: there is nothing to linger for
-	elem *list.Element // in Executor.lingering
 }
+
+func (t *task) id() string { return t.req.GetRunId() }
+
+func (t *task) executor() *Executor { return t.session.x }
 
 // start arms what may end the task early. It is called once the task can be found by its run_id.
 func (t *task) start() {
@@ -72,7 +77,7 @@ func (t *task) stopping() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.ended.Load() {
-		t.abandonAt = time.AfterFunc(t.x.cfg.Timers.AdapterStop, t.abandon)
+		t.abandonAt = time.AfterFunc(t.executor().cfg.Timers.AdapterStop, t.abandon)
 	}
 }
 
@@ -83,7 +88,7 @@ func (t *task) run() {
 	}
 	t.logged(zerolog.WarnLevel).Msg("abandoned adapter returned")
 	t.place.Release()
-	t.x.sendStatus()
+	t.executor().sendStatus()
 }
 
 func (t *task) execute() (o outcome) {
@@ -97,7 +102,7 @@ func (t *task) execute() (o outcome) {
 		return outcomeOf(t.ctx, err, t.sink.answer()).nothingSent()
 	}
 	tunneler := t.place.Adapter().Provider().(execution.Tunneler) // checked at the open
-	req := tunnelFromWire(t.req, t.body, t.x.cfg.Timers.provider())
+	req := tunnelFromWire(t.req, t.body, t.executor().cfg.Timers.provider())
 	called = true
 	err := tunneler.Tunnel(t.ctx, req, t.sink)
 	return outcomeOf(t.ctx, err, t.sink.answer())
@@ -134,11 +139,11 @@ func (t *task) finish(o outcome) bool {
 	} else {
 		t.place.Release()
 	}
-	if link := t.x.settle(t); link != nil {
+	if link := t.executor().settle(t); link != nil {
 		link.SendRunEnded(endToWire(t, o, seen, now))
 	}
 	if abandoned {
-		t.x.drifted(t)
+		t.executor().drifted(t)
 	}
 	t.record(o, seen, now)
 	t.linger()
@@ -172,7 +177,7 @@ func (t *task) linger() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.unread {
-		t.lingerFor = time.AfterFunc(t.x.cfg.Timers.Linger, t.stream.Cancel)
+		t.lingerFor = time.AfterFunc(t.executor().cfg.Timers.Linger, t.stream.Cancel)
 	}
 }
 
@@ -215,7 +220,7 @@ func (t *task) awaitTerminal() {
 // leave is the reader's end: nothing is sent on this stream any more.
 func (t *task) leave() {
 	t.stream.Cancel()
-	t.x.left(t)
+	t.executor().left(t)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.unread = true
@@ -226,7 +231,7 @@ func (t *task) leave() {
 
 // logged begins a log line that names the execution in the words of the wire.
 func (t *task) logged(level zerolog.Level) *zerolog.Event {
-	return t.session.log.WithLevel(level).Str("run_id", t.runID).Uint32("attempt", t.attempt).
+	return t.session.log.WithLevel(level).Str("run_id", t.id()).Uint32("attempt", t.attempt).
 		Str("adapter", t.req.GetAdapter()).Str("target", loggable(t.req.GetTarget())).
 		Str("principal", loggable(t.req.GetPrincipalRef())).Str("route", loggable(t.req.GetRoute())).
 		Str("session_id", loggable(t.req.GetSessionId()))
@@ -249,7 +254,7 @@ func (t *task) record(o outcome, seen answer, now time.Time) {
 	}
 	event.Stringer("outcome", o.status).Stringer("code", o.code()).Dur("duration_ms", now.Sub(t.started)).
 		Int64("bytes_in", t.body.received()).Int64("bytes_out", seen.bytes).Msg("execution ended")
-	t.x.cfg.Observer.Ended(Ended{
+	t.executor().cfg.Observer.Ended(Ended{
 		Adapter: t.req.GetAdapter(), Status: o.status, Code: o.code(), Duration: now.Sub(t.started),
 		BytesIn: t.body.received(), BytesOut: seen.bytes,
 	})

@@ -92,13 +92,13 @@ func (x *Executor) place(s *Session, stream *transport.Stream, attempt uint32, r
 	}
 	t := newTask(s, stream, attempt, req)
 	t.place = place
-	x.running[t.runID] = t
+	x.running[t.id()] = t
 	return t, place, nil
 }
 
 func newTask(s *Session, stream *transport.Stream, attempt uint32, req *pb.ProviderTunnelRequest) *task {
 	t := &task{
-		x: s.x, session: s, stream: stream, req: req, runID: req.GetRunId(), attempt: attempt,
+		session: s, stream: stream, req: req, attempt: attempt,
 		body: newFeed(req.GetContentLength()), started: time.Now(), done: make(chan struct{}),
 		sink: newTunnelSink(stream, func() { s.x.cfg.Observer.Late("emit") }),
 	}
@@ -154,8 +154,8 @@ func loggable(s string) string { return cut(s, 128) }
 func (x *Executor) settle(t *task) *transport.Link {
 	var oldest *task
 	x.mu.Lock()
-	if x.running[t.runID] == t {
-		delete(x.running, t.runID)
+	if x.running[t.id()] == t {
+		delete(x.running, t.id())
 	}
 	if !t.left {
 		t.elem = x.lingering.PushBack(t)

@@ -144,6 +144,14 @@ func TestConfigRefresh(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	answer <- struct{}{} // to the probe of projection 1
+	nodetest.Eventually(t, "the newest one is being built", func() bool { return r.adapter.Probes.Load() == 2 })
+	if err := edge.Link.Probe(probe); err != nil {
+		t.Fatal(err)
+	}
+	if n := edge.Seen(func(m *pb.NodeControl) bool { return m.GetReady() != nil }); n != 0 {
+		t.Error("Ready for a projection that was overtaken")
+	}
 	close(answer)
 	if got := edge.Ready(); got.GetProjection() != 4 {
 		t.Errorf("first Ready is for %d, want the newest", got.GetProjection())
