@@ -42,7 +42,7 @@ type connection struct {
 }
 
 // serve runs a registered connection until its end.
-func (l *Link) serve(ctx context.Context, conn net.Conn, resp *pb.RegisterResponse) ending {
+func (l *Link) serve(ctx context.Context, conn net.Conn, resp *pb.RegisterResponse, watch *sleepWatch) ending {
 	c := &connection{
 		link: l, acked: make(chan struct{}), offered: make(chan struct{}, 1),
 		log: l.log.With().Uint64("connection_generation", resp.GetConnectionGeneration()).Logger(),
@@ -56,7 +56,7 @@ func (l *Link) serve(ctx context.Context, conn net.Conn, resp *pb.RegisterRespon
 	var all sync.WaitGroup
 	all.Go(func() { _ = c.mux.Run(context.Background()) }) // ends with the connection; every path below ends that
 	all.Go(func() { c.build(building) })
-	woke := c.supervise(ctx)
+	woke := c.supervise(ctx, watch)
 	c.mux.Close(transport.ReasonClosed)
 	<-c.mux.Down()
 	c.session.End()
@@ -90,9 +90,7 @@ func (l *Link) setMux(m *transport.Link) {
 }
 
 // supervise waits for what ends the connection, and ends it. It reports whether the machine had been asleep.
-func (c *connection) supervise(ctx context.Context) (woke bool) {
-	watch := newSleepWatch(c.link.cfg.Slept, c.link.cfg.Timers.SleepTick)
-	defer watch.stop()
+func (c *connection) supervise(ctx context.Context, watch *sleepWatch) (woke bool) {
 	acked := c.acked
 	stable := time.NewTimer(c.link.cfg.Timers.BackoffReset)
 	stable.Stop() // until the edge has confirmed

@@ -193,8 +193,10 @@ func (l *Link) attempt(ctx, undrained context.Context) time.Duration {
 		l.failed(err, wait, zerolog.WarnLevel)
 		return wait
 	}
+	watch := l.watchSleep()
+	defer watch.stop()
 	l.registered(resp)
-	end := l.serve(ctx, conn, resp)
+	end := l.serve(ctx, conn, resp, watch)
 	if undrained.Err() != nil {
 		l.log.Info().Msg("link closed")
 		return 0
@@ -241,14 +243,14 @@ func (l *Link) redial(end ending) time.Duration {
 // sleep waits before the next dial. It reports false when nothing is to be dialed any more. A machine that wakes up
 // dials at once.
 func (l *Link) sleep(ctx context.Context, wait time.Duration) bool {
+	watch := l.watchSleep()
+	defer watch.stop()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
 	l.mu.Lock()
 	l.enterLocked(StateBackoff)
 	l.status.NextDial = time.Now().Add(wait)
 	l.mu.Unlock()
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	watch := newSleepWatch(l.cfg.Slept, l.cfg.Timers.SleepTick)
-	defer watch.stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -263,6 +265,8 @@ func (l *Link) sleep(ctx context.Context, wait time.Duration) bool {
 		}
 	}
 }
+
+func (l *Link) watchSleep() *sleepWatch { return newSleepWatch(l.cfg.Slept, l.cfg.Timers.SleepTick) }
 
 // registered notes an accepted registration.
 func (l *Link) registered(resp *pb.RegisterResponse) {
