@@ -66,8 +66,12 @@ func (a *attempt) open() bool {
 	}
 	a.stream = stream
 	a.unwake = context.AfterFunc(r.ctx, stream.Cancel)
-	if r.decided() {
+	select {
+	case <-a.node.Down():
+		return a.unsent()
+	case <-r.ctx.Done():
 		return false
+	default:
 	}
 	if !a.grant.Sent() {
 		a.settled = true // lost in the meantime, and taken back by the scheduler

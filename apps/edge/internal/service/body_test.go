@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -382,5 +381,3 @@ func TestBigResponse(t *testing.T) {
 	}
 	r.idle()
 }
-
-var _ io.ReaderAt = (*watched)(nil)

@@ -314,7 +314,7 @@ func TestCancelAgainstCompletion(t *testing.T) {
 	for _, cancelFirst := range []bool{true, false} {
 		sink := &recorder{}
 		run := r.svc.newRun(context.Background(), r.tunnel("run-1", ""), sink)
-		a := &attempt{run: run}
+		a := &attempt{run: run} // at its node's last word
 		if cancelFirst != (cancelFirst && run.cancel(execution.CauseAPI)) {
 			t.Fatal("the first cancel was refused")
 		}

@@ -34,7 +34,7 @@ func (a *attempt) take(f transport.Frame) {
 		a.run.watch.enter(phaseAccepted)
 		a.node.Dispatched()
 	case *pb.ProviderTunnelFrame_Rejected:
-		a.over = true
+		a.lastWord()
 		a.node.Dispatched()
 		a.rejected(m.Rejected)
 	case *pb.ProviderTunnelFrame_Head:
@@ -45,12 +45,18 @@ func (a *attempt) take(f transport.Frame) {
 	case *pb.ProviderTunnelFrame_Metadata:
 		a.flushPending()
 	case *pb.ProviderTunnelFrame_End:
-		a.over = true
+		a.lastWord()
 		a.end(m.End)
 	case *pb.ProviderTunnelFrame_Error:
-		a.over = true
+		a.lastWord()
 		a.failed(failureOf(m.Error))
 	}
+}
+
+// lastWord records that the node has nothing more to say. There is no read left to wake.
+func (a *attempt) lastWord() {
+	a.over = true
+	a.unwake()
 }
 
 // head starts the caller's response.

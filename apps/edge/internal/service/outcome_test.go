@@ -92,6 +92,9 @@ func after(first func(*work), then ...func(w *work)) func(*work) {
 
 func hangsUp(w *work) { w.hangup = true }
 
+// hangs reads the open and says nothing.
+func hangs(*work) {}
+
 // reportsEnd sends RunEnded and nothing else.
 func reportsEnd(w *work) { w.finish(pb.RunStatus_RUN_STATUS_COMPLETE) }
 
@@ -99,8 +102,6 @@ func reportsEnd(w *work) { w.finish(pb.RunStatus_RUN_STATUS_COMPLETE) }
 func skips(w *work) { w.seq++ }
 
 var (
-	apiCause     = execution.CauseAPI
-	edgeCause    = execution.CauseEdgeDraining
 	dispatchSoon = Config{DispatchLimit: short}
 	terminalSoon = Config{TerminalWait: short}
 )
@@ -119,7 +120,7 @@ var cells = []cell{
 	{name: "sent/stream ends", work: hangsUp, code: execution.CodeProtocol, cancel: pb.CancelCause_CANCEL_CAUSE_API},
 	{name: "sent/gap", work: after(skips, accepts), code: execution.CodeProtocol, cancel: pb.CancelCause_CANCEL_CAUSE_API},
 	{name: "sent/caller gone", during: leaves(untilSent), code: execution.CodeClientGone, cancel: pb.CancelCause_CANCEL_CAUSE_CLIENT_GONE},
-	{name: "sent/cancelled", during: cancelledBy(untilSent, apiCause), code: execution.CodeCancelled, cancel: pb.CancelCause_CANCEL_CAUSE_API},
+	{name: "sent/cancelled", during: cancelledBy(untilSent, execution.CauseAPI), code: execution.CodeCancelled, cancel: pb.CancelCause_CANCEL_CAUSE_API},
 	{name: "sent/deadline", tunnel: func(t *Tunnel) { t.Deadline = short }, code: execution.CodeDeadline, cancel: pb.CancelCause_CANCEL_CAUSE_DEADLINE},
 	{name: "sent/drain grace over", during: drainGraceOver(untilSent), code: execution.CodeEdgeDraining, cancel: pb.CancelCause_CANCEL_CAUSE_EDGE_DRAINING},
 	{name: "sent/RunEnded without a terminal", limits: terminalSoon, work: reportsEnd, code: execution.CodeProtocol, cancel: pb.CancelCause_CANCEL_CAUSE_API},
@@ -138,7 +139,7 @@ var cells = []cell{
 	{name: "accepted/stream ends", work: after(accepts, hangsUp), code: execution.CodeUpstreamTruncated, cancel: pb.CancelCause_CANCEL_CAUSE_API},
 	{name: "accepted/gap", work: after(accepts, skips, func(w *work) { w.head(200) }), code: execution.CodeProtocol, cancel: pb.CancelCause_CANCEL_CAUSE_API},
 	{name: "accepted/caller gone", work: accepts, during: leaves(untilAccepted), code: execution.CodeClientGone, cancel: pb.CancelCause_CANCEL_CAUSE_CLIENT_GONE},
-	{name: "accepted/cancelled", work: accepts, during: cancelledBy(untilAccepted, apiCause), code: execution.CodeCancelled, cancel: pb.CancelCause_CANCEL_CAUSE_API},
+	{name: "accepted/cancelled", work: accepts, during: cancelledBy(untilAccepted, execution.CauseAPI), code: execution.CodeCancelled, cancel: pb.CancelCause_CANCEL_CAUSE_API},
 	{name: "accepted/deadline", work: accepts, tunnel: func(t *Tunnel) { t.Deadline = 4 * short }, code: execution.CodeDeadline, cancel: pb.CancelCause_CANCEL_CAUSE_DEADLINE},
 	{name: "accepted/drain grace over", work: accepts, during: drainGraceOver(untilAccepted), code: execution.CodeEdgeDraining, cancel: pb.CancelCause_CANCEL_CAUSE_EDGE_DRAINING},
 	{name: "accepted/RunEnded without a terminal", limits: terminalSoon, work: after(accepts, reportsEnd), code: execution.CodeProtocol, cancel: pb.CancelCause_CANCEL_CAUSE_API},
@@ -173,7 +174,7 @@ var cells = []cell{
 	{name: "streaming/a sink's own error", work: streams, sink: func(_ *rig, c *recorder) {
 		c.onBody = func([]byte) error { return errors.New("what it says stays inside") }
 	}, head: true, body: "one", code: execution.CodeInternal, cancel: pb.CancelCause_CANCEL_CAUSE_API},
-	{name: "streaming/cancelled", work: streams, during: cancelledBy(untilStreaming, apiCause), head: true, body: "one", code: execution.CodeCancelled, cancel: pb.CancelCause_CANCEL_CAUSE_API},
+	{name: "streaming/cancelled", work: streams, during: cancelledBy(untilStreaming, execution.CauseAPI), head: true, body: "one", code: execution.CodeCancelled, cancel: pb.CancelCause_CANCEL_CAUSE_API},
 	{name: "streaming/deadline", work: streams, tunnel: func(t *Tunnel) { t.Deadline = 4 * short }, head: true, body: "one", code: execution.CodeDeadline, cancel: pb.CancelCause_CANCEL_CAUSE_DEADLINE},
 	{name: "streaming/drain, in time", work: after(streams, func(w *work) { pause(w, 2*short); w.end(3) }), during: func(r *rig, p *pending) { untilStreaming(r, p); r.svc.Drain() }, head: true, body: "one"},
 	{name: "streaming/drain grace over", work: streams, during: drainGraceOver(untilStreaming), head: true, body: "one", code: execution.CodeEdgeDraining, cancel: pb.CancelCause_CANCEL_CAUSE_EDGE_DRAINING},
@@ -209,7 +210,7 @@ func TestOutcomeTable(t *testing.T) {
 func (c *cell) check(t *testing.T) {
 	work := c.work
 	if work == nil {
-		work = func(*work_) {}
+		work = hangs
 	}
 	r := newRig(t, setup{service: c.limits, work: work})
 	n, sink, tunnel := r.node("a", 1), &recorder{}, r.tunnel("run-1", `{"model":"m"}`)
@@ -252,8 +253,6 @@ func (c *cell) check(t *testing.T) {
 	r.idle()
 	r.once("run-1")
 }
-
-type work_ = work
 
 // once checks that the run has one end: it isn't live, it was reported once, and it can't be cancelled any more.
 func (r *rig) once(runID string) {

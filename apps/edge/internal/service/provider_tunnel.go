@@ -126,6 +126,13 @@ func (s *Service) log(t *Tunnel, o *Outcome) {
 	if t.SessionID != "" {
 		line = line.Str("session_id", t.SessionID)
 	}
+	if len(o.Tried) > 0 {
+		tried := make([]string, len(o.Tried))
+		for i, t := range o.Tried {
+			tried[i] = t.NodeID + "/" + t.Adapter + " " + t.Code.String()
+		}
+		line = line.Strs("tried", tried)
+	}
 	line = count(line, "input_tokens", o.Usage.Input)
 	line = count(line, "output_tokens", o.Usage.Output)
 	line.Msg("run ended")

@@ -78,6 +78,8 @@ func (r *Run) fence(g *admission.Grant) (bool, *execution.Failure) {
 		r.request.Set, r.request.Match = setOf(route, r.tunnel.Target), Match(route, r.tunnel.Target)
 		return false, nil
 	case revision(state, g.Place) != g.AdapterRevision:
+		// The node doesn't run the adapter as it is configured now. It will say so; until then the queue mustn't spin.
+		r.service.cfg.Scheduler.Saturated(g.Place, g.Generation)
 		return false, nil
 	}
 	r.route, r.version = route, state.Version

@@ -119,14 +119,12 @@ func (s *Service) CancelAll(cause execution.CancelCause) {
 	}
 }
 
-// Wait blocks until no run is live and nothing of one is being read any more, or ctx ends. It is for after Drain, when
-// no run can begin any more.
+// Wait blocks until no run is live, or ctx ends. It is for after Drain, when no run can begin any more.
 func (s *Service) Wait(ctx context.Context) error {
 	done := make(chan struct{})
-	go func() { // ends with the last run, which CancelAll and the links' ends bring about
+	go func() { // ends with the last run, which CancelAll brings about
 		defer close(done)
 		s.runs.busy.Wait()
-		s.late.reading.Wait()
 	}()
 	select {
 	case <-done:
@@ -135,6 +133,10 @@ func (s *Service) Wait(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 }
+
+// Join blocks until nothing of an ended run is being read any more. That ends with the links at the latest, so it is for
+// after their end.
+func (s *Service) Join() { s.late.reading.Wait() }
 
 // Live returns how many runs are live.
 func (s *Service) Live() int { return s.runs.len() }

@@ -247,6 +247,7 @@ func TestFenceByConfiguration(t *testing.T) {
 		{name: "route's nodes changed", change: func(e *config.Edge) { e.Routes[0].Nodes = []string{"a"} }, attempts: 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // one of them waits for seconds
 			s := setup{nodes: []string{"a"}, capacity: 4, work: func(w *work) { w.answer("x") }}
 			r := newRig(t, s)
 			old := r.state.Load()
