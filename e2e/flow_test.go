@@ -280,18 +280,18 @@ func TestWaitingBodiesAreBounded(t *testing.T) { // not parallel: it looks at th
 	conns = append(conns, first)
 	var refused int
 	for range callers - 1 {
-		c := l.dial()
-		c.Send(request)
-		conns = append(conns, c)
-		queued := func() bool { return l.Queued() == len(conns)-1-refused }
-		if len(conns)-refused > fit {
-			if response := c.Head(limit, "POST"); response.StatusCode != 503 {
-				t.Errorf("a body over the budget: %d", response.StatusCode)
+		if len(conns) == fit {
+			a, err := harness.Ask(l.HTTP(), request, limit)
+			if err != nil || a.StatusCode != 503 || code(a) != "overloaded" || a.Header.Get("Retry-After") == "" {
+				t.Errorf("a body over the budget: %v %v", err, a)
 			}
 			refused++
 			continue
 		}
-		harness.Until(t, limit, "the request waits", queued)
+		c := l.dial()
+		c.Send(request)
+		conns = append(conns, c)
+		harness.Until(t, limit, "the request waits", func() bool { return l.Queued() == len(conns)-1 })
 	}
 	if refused != callers-fit {
 		t.Errorf("%d were refused, want %d", refused, callers-fit)

@@ -94,13 +94,14 @@ func newLinked(t *testing.T, s scale, script fakeprovider.Script, o setup) *link
 	return l
 }
 
-// rest waits until nothing is held on either side. A program that was stopped holds nothing.
+// rest waits until nothing is held on either side: places, streams, runs, bodies. A program that was stopped holds
+// nothing.
 func (l *linked) rest() {
 	l.t.Helper()
 	select {
 	case <-l.Done():
 	default:
-		l.AwaitIdle(limit)
+		restEdge(l.t, l.Edge)
 	}
 	if l.node == nil {
 		return
@@ -109,6 +110,25 @@ func (l *linked) rest() {
 	case <-l.node.Done():
 	default:
 		l.node.AwaitIdle(limit)
+		harness.Until(l.t, limit, "the node has no work stream", func() bool {
+			open := 0
+			for _, link := range l.node.Status().Links {
+				open += link.OpenStreams
+			}
+			return open == 0
+		})
+	}
+}
+
+// restEdge waits until an edge holds nothing.
+func restEdge(t *testing.T, e *harness.Edge) {
+	t.Helper()
+	e.AwaitIdle(limit)
+	for _, metric := range []string{"iop_open_streams", "iop_runs_live", "iop_queue_length", "iop_request_body_held_bytes"} {
+		harness.Until(t, limit, metric+" is 0", func() bool {
+			// Without a connected node there is no sample of its streams.
+			return !strings.Contains(string(e.Admin("/metrics")), "\n"+metric) || e.Metric(metric) == 0
+		})
 	}
 }
 

@@ -140,11 +140,12 @@ func TestHalfOpenLink(t *testing.T) {
 	script, gone := endless(20 * time.Millisecond)
 	l := newLinked(t, 1, script, setup{})
 	c := follow(t, l.HTTP(), chatBody, delta("tick"))
+	const soonest = probe - 100*time.Millisecond // nobody is probed
 	start := time.Now()
 	l.relay.Halve()
-	awaitFenced(t, l.Edge, "box", "superseded", 1, 2*time.Second+late)
-	between(t, "the caller's terminal", c.cut(t, late).Sub(start), 0, 2*time.Second+late)
-	between(t, "the end at the provider", await(t, gone, "the provider's connection is closed").Sub(start), 0, 2*time.Second+late)
+	awaitFenced(t, l.Edge, "box", "superseded", 1, soonest)
+	between(t, "the caller's terminal", c.cut(t, late).Sub(start), 0, soonest)
+	between(t, "the end at the provider", await(t, gone, "the provider's connection is closed").Sub(start), 0, soonest)
 	l.AwaitReady("box")
 	if n := l.node.Status(); len(n.Running) != 0 {
 		t.Errorf("the node still runs %v", n.Running)
