@@ -69,7 +69,6 @@ var onlyIn = map[string][]string{
 	"google.golang.org/protobuf":       {"proto/iop", "packages/go/transport", "apps/edge/internal", "apps/node/internal", "scripts/protogen", "e2e"},
 	"github.com/prometheus":            {"apps/edge/internal/admin", "apps/node/internal/admin", "apps/edge", "apps/node"},
 	"github.com/rs/zerolog":            {"packages/go/transport", "packages/go/logging", "packages/go/program", "apps", "e2e"},
-	"github.com/cenkalti/backoff/v5":   {"apps/node/internal/transport"},
 	"golang.org/x/sys":                 {"packages/go", "apps"},
 	"pgregory.net/rapid":               {},
 	"go.uber.org/goleak":               {},

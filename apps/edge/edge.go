@@ -22,6 +22,7 @@ import (
 	"iop/apps/edge/internal/transport"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/logging"
 )
 
 // Addrs are the addresses that an edge listens on.
@@ -122,6 +123,7 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 			Listen: cfg.Listen.Admin, State: current, NotReady: view.notReady, Nodes: view.nodes,
 			Queue: g.scheduler.Snapshot, Metrics: metrics, Log: opts.Log,
 		}))
+		g.admin.ErrorLog = logging.HTTPErrors(opts.Log)
 	}
 	return g, nil
 }
@@ -169,8 +171,10 @@ func (g *graph) open() (addrs Addrs, err error) {
 		return Addrs{}, err
 	}
 	addrs = Addrs{Nodes: g.listen.nodes.Addr(), HTTP: g.listen.http.Addr()}
+	g.listen.http = logging.Accepting(g.listen.http, "http", g.log)
 	if g.listen.admin != nil {
 		addrs.Admin = g.listen.admin.Addr()
+		g.listen.admin = logging.Accepting(g.listen.admin, "admin", g.log)
 	}
 	return addrs, nil
 }
@@ -204,7 +208,9 @@ func (g *graph) serve(ctx context.Context, opts Options) error {
 		endNodes()
 		return g.close()
 	})
-	return group.Wait()
+	err = group.Wait()
+	g.service.Join() // what read late frames ends with the links, which are gone
+	return err
 }
 
 func (g *graph) serveCallers() error {

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 
@@ -117,10 +118,25 @@ func (h *Handler) resolve(c *call, model string) (*config.Route, string, *refusa
 	if target == "" {
 		target = model
 	}
-	if route.Model == wildcard && !h.maybeOffered(route, target) {
+	offered, known := h.offered(c.state, route, target)
+	switch {
+	case offered:
+	case route.Model == wildcard && known != nobody:
 		return nil, "", unknownModel()
+	case route.Model != wildcard && known == everybody:
+		return nil, "", notOffered(route, target)
 	}
 	return route, target, nil
+}
+
+// notOffered says what is wrong with a route whose adapters are all known and all lack its target: waiting for a place
+// would end in no_node and tell nothing.
+func notOffered(route *config.Route, target string) *refusal {
+	ref := refuseCode(execution.CodeUnknownModel, execution.OriginEdge, fmt.Sprintf(
+		"the route %q leads to the target %q, which none of its adapters lists; load the model, or name it in the adapter's targets if the provider serves more than it lists",
+		route.Model, target))
+	ref.param = "model"
+	return ref
 }
 
 func unknownModel() *refusal {
@@ -133,20 +149,42 @@ func unknownModel() *refusal {
 // wildcard is the model name of a route that takes every model under its own name.
 const wildcard = "*"
 
-// maybeOffered reports whether a candidate of a wildcard route serves target, now or when it comes back. While nothing
-// is known of any candidate (the edge has just started) everything may be: waiting for a node tells.
-func (h *Handler) maybeOffered(route *config.Route, target string) bool {
-	known := false
+// heard is how many of a route's candidates have told what they serve.
+type heard uint8
+
+const (
+	nobody heard = iota // the edge has just started: waiting for a node tells
+	somebody
+	everybody
+)
+
+// offered reports whether a candidate of the route serves target, now or when it comes back, and otherwise how much
+// that says: of a wildcard route no candidate may serve a model that somebody mistyped; of any other the operator said
+// that one does, so that a candidate which hasn't been heard is waited for.
+func (h *Handler) offered(state *config.State, route *config.Route, target string) (offered bool, known heard) {
+	told := map[[2]string]bool{}
 	for _, o := range h.cfg.Offers() {
 		if !o.matches(route) {
 			continue
 		}
-		known = true
 		if o.serves(target) {
-			return true
+			return true, somebody
+		}
+		told[[2]string{o.Node, o.Adapter}] = true
+	}
+	if len(told) == 0 {
+		return false, nobody
+	}
+	for i := range state.Edge.Nodes {
+		n := &state.Edge.Nodes[i]
+		for j := range n.Adapters {
+			candidate := Offer{Node: n.ID, Labels: n.Labels, Adapter: n.Adapters[j].Name}
+			if n.Enabled && candidate.matches(route) && !told[[2]string{n.ID, candidate.Adapter}] {
+				return false, somebody
+			}
 		}
 	}
-	return !known
+	return false, everybody
 }
 
 // matches reports whether the adapter is a candidate of a route.

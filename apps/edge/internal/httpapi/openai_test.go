@@ -427,6 +427,37 @@ func TestWildcardRoute(t *testing.T) {
 	}
 }
 
+// A route whose adapters were all heard and all lack its target is the operator's mistake: it says so at once, instead
+// of letting the caller wait for a place that never comes. A candidate that hasn't been heard is waited for.
+func TestRouteThatNobodyServes(t *testing.T) {
+	edge := open()
+	edge.Nodes = []config.NodeRecord{
+		{ID: "n1", Enabled: true, Adapters: []config.Adapter{{Name: "x"}, {Name: "y"}}},
+		{ID: "n2", Enabled: true, Adapters: []config.Adapter{{Name: "x"}}},
+		{ID: "off", Adapters: []config.Adapter{{Name: "x"}}},
+	}
+	edge.Routes = []config.Route{{Model: "public", Adapter: "x", Target: "inner"}}
+	var offers []Offer
+	g := start(t, edge, func(cfg *Config) { cfg.Offers = func() []Offer { return offers } })
+	lacks := []execution.Model{{Name: "other"}}
+	for _, tt := range []struct {
+		offers []Offer
+		status int
+	}{
+		{nil, 200},
+		{[]Offer{{Node: "n1", Adapter: "x", Models: lacks}}, 200}, // n2 may have it
+		{[]Offer{{Node: "n1", Adapter: "x", Models: lacks}, {Node: "n2", Adapter: "x", Models: lacks}}, 404},
+		{[]Offer{{Node: "n1", Adapter: "x", Models: lacks}, {Node: "n2", Adapter: "x", Models: []execution.Model{{Name: "inner"}}}}, 200},
+		{[]Offer{{Node: "n1", Adapter: "x", Models: lacks}, {Node: "n2", Adapter: "x", Targets: []string{"inner"}, Models: lacks}}, 200},
+	} {
+		offers = tt.offers
+		resp, body := g.ask("", `{"model":"public"}`)
+		if resp.StatusCode != tt.status || tt.status == 404 && !strings.Contains(body, `\"inner\"`) {
+			t.Errorf("%v: %d %s, want %d", tt.offers, resp.StatusCode, body, tt.status)
+		}
+	}
+}
+
 func TestScanRefusalOfABrokenFile(t *testing.T) {
 	ref := scanRefusal(os.ErrClosed)
 	if ref.status != 500 || strings.Contains(string(encodeError(500, ref)), "closed") {
