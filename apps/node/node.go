@@ -24,6 +24,7 @@ import (
 	"iop/apps/node/internal/transport"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/logging"
 )
 
 // Options is what a caller of [Run] may hand in beside the configuration. The zero value is usable.
@@ -186,11 +187,12 @@ func (p *program) serveAdmin(listen string, metrics *admin.Metrics) (stop func()
 		Handler: admin.New(admin.Config{
 			Listen: listen, Version: p.opts.Version, Links: p.linkStates, Work: p.work, Metrics: metrics, Log: p.opts.Log,
 		}),
+		ErrorLog: logging.HTTPErrors(p.opts.Log),
 	}
 	ended := make(chan struct{})
 	go func() { // ends with stop
 		defer close(ended)
-		_ = server.Serve(ln)
+		_ = server.Serve(logging.Accepting(ln, "admin", p.opts.Log))
 	}()
 	p.opts.Log.Info().Stringer("address", ln.Addr()).Msg("admin listens")
 	if p.opts.OnAdmin != nil {
