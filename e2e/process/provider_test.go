@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"strings"
@@ -30,6 +31,7 @@ const (
 	modeAtEnd  = "at end" // a whole stream but for its last chunk; when released, that
 	modeJSON   = "json"   // nothing; when released, one JSON object
 	modeBulk   = "bulk"   // a megabyte of numbered events as fast as they are taken, then the end
+	modeFlood  = "flood"  // the same without an end
 )
 
 // providerState is what the provider process tells of itself.
@@ -128,6 +130,8 @@ func answer(x *fakeprovider.Exchange, body string, released, ended <-chan struct
 		return stream(x, 3, 0)
 	case mode(modeBulk):
 		return stream(x, bulkEvents, bulkPadding)
+	case mode(modeFlood):
+		return stream(x, math.MaxInt, bulkPadding)
 	case mode(modeAtEnd):
 		x.BeginStream(200, "text/event-stream")
 		x.Chunk(events(1, 5, 0) + doneEvent)
