@@ -48,6 +48,7 @@ var mayImport = map[string][]string{
 
 	"apps/node/internal/adapters":             {"packages/go/execution", "packages/go/httprules", "apps/node/internal/adapters"},
 	"apps/node/internal/router":               {"packages/go/execution"},
+	"apps/node/internal/store":                {"packages/go/execution"},
 	"apps/node/internal/node":                 {"proto/iop", "packages/go/execution", "packages/go/transport", "apps/node/internal/router"},
 	"apps/node/internal/transport":            {"proto/iop", "packages/go/execution", "packages/go/transport", "packages/go/config", "apps/node/internal/node", "apps/node/internal/router", "apps/node/internal/adapters"},
 	"apps/node/internal/admin":                {"packages/go/execution", "apps/node/internal/node", "apps/node/internal/transport"},
