@@ -90,8 +90,9 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 		ConfirmLimit:  cfg.Timers.ConfirmLimit,
 		OnUnconfirmed: func(id string, generation uint64) { registry.Unconfirmed(id, generation) },
 	})
-	registry = node.New(node.Config{State: current, Scheduler: g.scheduler, Events: bus, Generations: generations, Log: opts.Log})
-	view := &view{registry: registry, scheduler: g.scheduler}
+	places := &places{Scheduler: g.scheduler}
+	registry = node.New(node.Config{State: current, Scheduler: places, Events: bus, Generations: generations, Log: opts.Log})
+	view := &view{registry: registry, scheduler: g.scheduler, places: places}
 	metrics := admin.NewMetrics(opts.Version, admin.Sources{
 		Nodes: view.nodes, Places: g.scheduler.Snapshot, OpenStreams: view.openStreams,
 		Live:       func() int { return g.service.Live() },

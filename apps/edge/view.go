@@ -1,6 +1,9 @@
 package edge
 
 import (
+	"sync/atomic"
+	"time"
+
 	"iop/apps/edge/internal/admission"
 	"iop/apps/edge/internal/httpapi"
 	"iop/apps/edge/internal/node"
@@ -10,6 +13,8 @@ import (
 type view struct {
 	registry  *node.Registry
 	scheduler *admission.Scheduler
+	places    *places
+	last      atomic.Pointer[offered]
 }
 
 // nodes are the nodes with the edge's own count of held places: the node's is as old as its last report.
@@ -28,14 +33,48 @@ func (v *view) nodes() []node.NodeView {
 	return views
 }
 
-// offers are what the adapters are known to serve.
+// offersFor bounds how long a list of offers is used again: what a node that left offered ends by time alone.
+const offersFor = time.Second
+
+// offered is a list of offers and when it was made.
+type offered struct {
+	list    []httpapi.Offer
+	changes uint64
+	at      time.Time
+}
+
+// offers are what the adapters are known to serve. Every request asks, so the list is made anew only when something
+// changed.
 func (v *view) offers() []httpapi.Offer {
-	models := v.registry.Models()
-	offers := make([]httpapi.Offer, len(models))
-	for i, m := range models {
-		offers[i] = httpapi.Offer{Node: m.NodeID, Labels: m.Labels, Adapter: m.Adapter, Targets: m.Targets, Models: m.Models}
+	changes := v.places.changes.Load() // before the registry is read: a change in between makes the next list
+	if last := v.last.Load(); last != nil && last.changes == changes && time.Since(last.at) < offersFor {
+		return last.list
 	}
-	return offers
+	models := v.registry.Models()
+	list := make([]httpapi.Offer, len(models))
+	for i, m := range models {
+		list[i] = httpapi.Offer{Node: m.NodeID, Labels: m.Labels, Adapter: m.Adapter, Targets: m.Targets, Models: m.Models}
+	}
+	v.last.Store(&offered{list: list, changes: changes, at: time.Now()})
+	return list
+}
+
+// places is the scheduler as the registry sees it; it notes that what nodes offer has changed.
+type places struct {
+	*admission.Scheduler
+	changes atomic.Uint64
+}
+
+// Publish implements node.Scheduler.
+func (p *places) Publish(n admission.Node) {
+	p.Scheduler.Publish(n)
+	p.changes.Add(1)
+}
+
+// Fence implements node.Scheduler.
+func (p *places) Fence(id string, generation uint64) {
+	p.Scheduler.Fence(id, generation)
+	p.changes.Add(1)
 }
 
 // openStreams are the open streams of each connected node.
