@@ -170,6 +170,15 @@ func (c *conn) Close() error {
 	return bottom(c.net).Close()
 }
 
+// resetOnClose makes Close drop what the kernel still has and reset the connection, where it can. The end of a silent
+// connection would queue behind bytes that nobody acknowledges, and where only this side is deaf the peer would go on
+// hearing them and believe that all is well; a reset overtakes them.
+func (c *conn) resetOnClose() {
+	if t, ok := bottom(c.net).(interface{ SetLinger(sec int) error }); ok {
+		_ = t.SetLinger(0) // fails on a connection that is gone already
+	}
+}
+
 // closeWrite tells the peer that nothing more comes, where the connection can.
 func (c *conn) closeWrite() bool {
 	h, ok := bottom(c.net).(interface{ CloseWrite() error })

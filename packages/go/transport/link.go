@@ -171,6 +171,9 @@ func (l *Link) teardown(session *yamux.Session, written <-chan struct{}) {
 		// seen at once, a message only when its reader runs.
 		l.part(written, leaving && reason != ReasonLeft)
 	}
+	if reason == ReasonDead {
+		l.conn.resetOnClose()
+	}
 	_ = session.Close()
 }
 

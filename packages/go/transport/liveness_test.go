@@ -2,9 +2,12 @@ package transport
 
 import (
 	"context"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,6 +52,23 @@ func TestSilentPeerIsDead(t *testing.T) {
 			t.Errorf("the stream ended with %v", err)
 		}
 	})
+}
+
+// Row 7 of the fault catalogue: where only this side is deaf, its orderly end would queue behind bytes that nobody
+// acknowledges while the peer still hears them. A dead link is reset, so that both sides know within the same limit.
+func TestDeadLinkIsReset(t *testing.T) {
+	a, b := tcpPair(t)
+	l := NewNodeLink(a, Config{Heartbeat: 20 * time.Millisecond, Dead: 100 * time.Millisecond, Log: testConfig().Log}, nodeSide{newHandler(nil)})
+	done := make(chan error, 1)
+	go func() { done <- l.Run(t.Context()) }()
+	n, err := io.Copy(io.Discard, b)
+	if n == 0 || !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the peer read %d bytes and then %v", n, err)
+	}
+	within(t, time.Second, "the link's end", done)
+	if e, _ := reasonOf(t, l); e.Reason != ReasonDead {
+		t.Errorf("got %v", e)
+	}
 }
 
 // TestSilenceExact: 45 s from the last byte, not from a look at it.
