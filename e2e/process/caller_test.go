@@ -92,6 +92,17 @@ func (c *call) text() string {
 	return string(c.body)
 }
 
+// longestGap is the longest time between two pieces of the body so far.
+func (c *call) longestGap() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var gap time.Duration
+	for i := 1; i < len(c.times); i++ {
+		gap = max(gap, c.times[i].Sub(c.times[i-1]))
+	}
+	return gap
+}
+
 // awaitText waits until the body contains part.
 func (c *call) awaitText(t *testing.T, part string) {
 	t.Helper()

@@ -78,20 +78,22 @@ type matrix struct {
 	calls    map[phase]*call
 	begun    int // calls since this edge was started
 	slowest  map[string]time.Duration
+	network  *network // nil = loopback
 }
 
-func newMatrix(t *testing.T, f fault) *matrix {
+// newMatrix starts what a row needs, with edge and node in a network or, without one, on loopback.
+func newMatrix(t *testing.T, f fault, n *network) *matrix {
 	if f.drain == 0 {
 		f.drain = 30 * time.Second
 	}
-	p := startProvider(t, nil, nil)
-	s := newSite(t, procs.SiteConfig{
+	p := startProvider(t, n.inNode(), n.nodeSide())
+	s := newSiteIn(t, n.settle(procs.SiteConfig{
 		Adapters: "[" + adapter("work", p.url(), 8) + ", " + adapter("one", p.url(), 1) + "]",
 		Routes:   "[{model: work, adapter: work, target: m}, {model: one, adapter: one, target: m}]",
 		Edge:     fmt.Sprintf("timers: {%s, drain: %s}", quickTimers, f.drain),
 		Node:     fmt.Sprintf(quickNode, f.drain),
-	})
-	return &matrix{site: s, fault: f, provider: p, slowest: map[string]time.Duration{}}
+	}), n.edgeSide(), n.nodeSide())
+	return &matrix{site: s, fault: f, provider: p, slowest: map[string]time.Duration{}, network: n}
 }
 
 // begin brings one caller into each phase.
@@ -246,30 +248,33 @@ func (m *matrix) run() {
 
 // TU-17, TU-01, TU-30; rows 1 to 4, 10, 11, 15, 16, 19 of the fault catalogue.
 func TestKillMatrix(t *testing.T) {
-	for _, f := range faults() {
-		t.Run(f.name, func(t *testing.T) {
-			m := newMatrix(t, f)
-			var edge, node size
-			for m.round = range f.rounds {
-				m.run()
-				if m.round == 0 {
-					edge, node = m.edgeSize(), m.nodeSize()
-				}
-			}
-			if f.edgeSurvives {
-				sameSize(t, "the edge", edge, m.edgeSize)
-			}
-			if f.nodeSurvives {
-				sameSize(t, "the node", node, m.nodeSize)
-			}
-			var figures []string
-			for what, took := range m.slowest {
-				figures = append(figures, fmt.Sprintf("%s %.1f ms", what, float64(took.Microseconds())/1000))
-			}
-			slices.Sort(figures)
-			t.Logf("slowest of %d rounds: %s", f.rounds, strings.Join(figures, ", "))
-		})
+	for _, f := range slices.Concat(kills(), leavers(), pauses(), terms()) {
+		t.Run(f.name, func(t *testing.T) { newMatrix(t, f, nil).rounds() })
 	}
+}
+
+// rounds runs all rounds of the row; what survives them must not have grown.
+func (m *matrix) rounds() {
+	m.t.Helper()
+	var edge, node size
+	for m.round = range m.fault.rounds {
+		m.run()
+		if m.round == 0 {
+			edge, node = m.edgeSize(), m.nodeSize()
+		}
+	}
+	if m.fault.edgeSurvives {
+		sameSize(m.t, "the edge", edge, m.edgeSize)
+	}
+	if m.fault.nodeSurvives {
+		sameSize(m.t, "the node", node, m.nodeSize)
+	}
+	var figures []string
+	for what, took := range m.slowest {
+		figures = append(figures, fmt.Sprintf("%s %.1f ms", what, float64(took.Microseconds())/1000))
+	}
+	slices.Sort(figures)
+	m.t.Logf("slowest of %d rounds: %s", m.fault.rounds, strings.Join(figures, ", "))
 }
 
 // all gives every phase the same verdict but for those named.
@@ -291,10 +296,6 @@ var (
 	eitherV = verdict{kind: isEither}
 	leftV   = verdict{kind: hasLeft}
 )
-
-func faults() []fault {
-	return slices.Concat(kills(), leavers(), pauses(), terms())
-}
 
 func kills() []fault {
 	lost := refusedWith(502, "node_lost")
@@ -357,7 +358,7 @@ func kills() []fault {
 // raceEnd lets the answer that is at its end go on in the very moment of the fault, in every round but the first.
 func (m *matrix) raceEnd() {
 	if m.round > 0 {
-		go func() { _, _ = tryGet(nil, m.provider.addr, "/test/release-end") }() // ends with the provider's answer or its death
+		go func() { _, _ = tryGet(m.provider.dial, m.provider.addr, "/test/release-end") }() // ends with the provider's answer or its death
 	}
 }
 

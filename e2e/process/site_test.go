@@ -109,8 +109,9 @@ type nodeStatus struct {
 	Goroutines int `json:"goroutines"`
 	Lingering  int `json:"lingering"`
 	Links      []struct {
-		State       string `json:"state"`
-		OpenStreams int    `json:"open_streams"`
+		State       string  `json:"state"`
+		OpenStreams int     `json:"open_streams"`
+		RTT         float64 `json:"rtt_ms"`
 	} `json:"links"`
 	Adapters []struct {
 		InFlight int `json:"in_flight"`

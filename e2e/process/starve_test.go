@@ -120,10 +120,7 @@ func TestBusyMachine(t *testing.T) {
 	}
 	p.release()
 	paced.await(t, limit).whole(t)
-	var gap time.Duration
-	for i := 1; i < len(paced.times); i++ {
-		gap = max(gap, paced.times[i].Sub(paced.times[i-1]))
-	}
+	gap := paced.longestGap()
 	t.Logf("%d MB beside a stream of an event every %v: its longest gap was %v", megabytes, eventPause, gap.Round(time.Millisecond))
 	if gap > dead {
 		t.Errorf("the stream stood still for %v", gap)
