@@ -103,6 +103,7 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 		State: current, Scheduler: g.scheduler, Nodes: connections{registry}, Log: opts.Log,
 		Observers:     []service.Observer{metrics},
 		DispatchLimit: cfg.Timers.DispatchLimit, TerminalWait: cfg.Timers.TerminalWait,
+		DetachedLimit: cfg.Timers.DetachedLimit, MaxInput: cfg.Limits.Body,
 	})
 	g.nodes = transport.NewServer(transport.Config{
 		Registry: registry, Runs: g.service, Events: bus, Log: opts.Log, Timers: linkTimers(cfg.Timers),
@@ -143,6 +144,16 @@ func (c connections) Lookup(id string, generation uint64) service.Node {
 		return found
 	}
 	return nil // not a nil *node.Connection in an interface
+}
+
+// Connected implements service.Nodes.
+func (c connections) Connected() []string {
+	live := c.registry.Connections()
+	ids := make([]string, len(live))
+	for i := range live {
+		ids[i] = live[i].NodeID
+	}
+	return ids
 }
 
 // open opens every listener or none.

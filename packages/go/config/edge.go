@@ -216,8 +216,8 @@ type EdgeTimers struct {
 	Drain time.Duration `yaml:"drain" default:"30s"`
 	// HeaderRead is how long a caller may take to send a request's head. Default 10s.
 	HeaderRead time.Duration `yaml:"header_read" default:"10s"`
-	// How long a background run may lack a node before it is given up.
-	_ struct{} `yaml:"detached_limit,later"`
+	// DetachedLimit is how long a background run may lack its node's connection before it counts as lost. Default 1h.
+	DetachedLimit time.Duration `yaml:"detached_limit" default:"1h"`
 }
 
 // Log says what is logged and how.

@@ -67,14 +67,13 @@ var typoCases = []refusal{
 		`3: timers.probe: "soon" isn't a duration; write it like 500ms, 30s, 10m or 1h30m`,
 		`4: limits.body: "MB" isn't a unit; use KiB, MiB or GiB`}},
 	{"later versions", "mode: managed\ntls: {cert: x}\nprofiles: []\nslots: [{id: s}]\nlease: {}\nprincipals: [{id: p, key_hashes: [" +
-		hashA + "], weight: 2, limits: {concurrency: 1}}]\nroutes: [{model: m, slot: s}]\ntimers: {detached_limit: 1h}\n", []string{
+		hashA + "], weight: 2, limits: {concurrency: 1}}]\nroutes: [{model: m, slot: s}]\n", []string{
 		"1: mode: managed isn't supported by this version; use dev",
 		"2: tls: isn't supported by this version; remove it",
 		"4: slots: isn't supported by this version; remove it",
 		"6: principals[0].weight: isn't supported by this version; remove it",
 		"6: principals[0].limits: isn't supported by this version; remove it",
-		"7: routes[0].slot: isn't supported by this version; remove it",
-		"8: timers.detached_limit: isn't supported by this version; remove it"}},
+		"7: routes[0].slot: isn't supported by this version; remove it"}},
 }
 
 var yamlCases = []refusal{

@@ -85,10 +85,10 @@ func (m *Metrics) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // Ended implements service.Observer.
-func (m *Metrics) Ended(t *service.Tunnel, o *service.Outcome) {
+func (m *Metrics) Ended(o *service.Outcome) {
 	at := place{node: o.NodeID, adapter: o.Adapter}
-	if t.Route != nil {
-		at.route = t.Route.Model // never the model that was asked for: callers choose that
+	if o.Route != nil {
+		at.route = o.Route.Model // never the model that was asked for: callers choose that
 	}
 	at, h := m.at(at)
 	code := execution.CodeOK

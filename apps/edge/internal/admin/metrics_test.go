@@ -47,12 +47,13 @@ func tokens(n int64) *int64 { return &n }
 
 func TestMetricsOfRuns(t *testing.T) {
 	m := NewMetrics("v9", Sources{})
-	run := &service.Tunnel{Model: "S3CR3T-what-the-caller-asked", Route: &config.Route{Model: "*"}}
-	m.Ended(run, &service.Outcome{NodeID: "n", Adapter: "a", Attempts: 1, Queued: 20 * time.Millisecond, FirstByte: 30 * time.Millisecond,
+	const asked = "S3CR3T-what-the-caller-asked"
+	route := &config.Route{Model: "*"}
+	m.Ended(&service.Outcome{Model: asked, Route: route, NodeID: "n", Adapter: "a", Attempts: 1, Queued: 20 * time.Millisecond, FirstByte: 30 * time.Millisecond,
 		Duration: 2 * time.Second, BytesIn: 100, BytesOut: 2000, Usage: execution.Usage{Input: tokens(11), Output: tokens(7), Cached: tokens(-1)}})
-	m.Ended(run, &service.Outcome{NodeID: "n", Adapter: "a", Attempts: 2, Failure: execution.Failf(execution.CodeNodeLost, execution.OriginEdge, "x")})
-	m.Ended(run, &service.Outcome{Failure: execution.Failf(execution.CodeQueueFull, execution.OriginEdge, "x")})
-	m.Ended(&service.Tunnel{}, &service.Outcome{Failure: execution.Failf(execution.CodeUnauthorized, execution.OriginCaller, "x")})
+	m.Ended(&service.Outcome{Model: asked, Route: route, NodeID: "n", Adapter: "a", Attempts: 2, Failure: execution.Failf(execution.CodeNodeLost, execution.OriginEdge, "x")})
+	m.Ended(&service.Outcome{Model: asked, Route: route, Failure: execution.Failf(execution.CodeQueueFull, execution.OriginEdge, "x")})
+	m.Ended(&service.Outcome{Failure: execution.Failf(execution.CodeUnauthorized, execution.OriginCaller, "x")})
 	got := scrape(t, m)
 	wantLines(t, got,
 		`iop_requests_total{adapter="a",code="ok",node="n",route="*"} 1`,
@@ -113,7 +114,7 @@ func TestSeriesAreBounded(t *testing.T) {
 		all.Go(func() {
 			for i := range mostSeries {
 				route := &config.Route{Model: fmt.Sprintf("m%d-%d", worker, i)}
-				m.Ended(&service.Tunnel{Route: route}, &service.Outcome{NodeID: "n", Attempts: 1, Failure: execution.Failf(execution.CodeNodeLost, execution.OriginEdge, "x")})
+				m.Ended(&service.Outcome{Route: route, NodeID: "n", Attempts: 1, Failure: execution.Failf(execution.CodeNodeLost, execution.OriginEdge, "x")})
 			}
 		})
 	}
@@ -135,19 +136,17 @@ func TestSeriesAreBounded(t *testing.T) {
 // A request pays for its metrics in nanoseconds and without garbage.
 func TestEndedAllocatesNothing(t *testing.T) {
 	m := NewMetrics("", Sources{})
-	tn := &service.Tunnel{Route: &config.Route{Model: "m"}}
-	o := &service.Outcome{NodeID: "n", Adapter: "a", Attempts: 1, FirstByte: time.Second, Usage: execution.Usage{Input: tokens(1)}}
-	if n := testing.AllocsPerRun(100, func() { m.Ended(tn, o) }); n != 0 {
+	o := &service.Outcome{Route: &config.Route{Model: "m"}, NodeID: "n", Adapter: "a", Attempts: 1, FirstByte: time.Second, Usage: execution.Usage{Input: tokens(1)}}
+	if n := testing.AllocsPerRun(100, func() { m.Ended(o) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
 func BenchmarkEnded(b *testing.B) {
 	m := NewMetrics("", Sources{})
-	tn := &service.Tunnel{Route: &config.Route{Model: "m"}}
-	o := &service.Outcome{NodeID: "n", Adapter: "a", Attempts: 1, FirstByte: time.Second}
+	o := &service.Outcome{Route: &config.Route{Model: "m"}, NodeID: "n", Adapter: "a", Attempts: 1, FirstByte: time.Second}
 	b.ReportAllocs()
 	for b.Loop() {
-		m.Ended(tn, o)
+		m.Ended(o)
 	}
 }

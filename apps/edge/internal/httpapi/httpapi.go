@@ -188,7 +188,9 @@ func (h *Handler) refuse(c *call, ref *refusal) {
 
 // observe tells the observers of a request that ended here, and writes its line.
 func (h *Handler) observe(c *call, ref *refusal, status int) {
-	o := service.Outcome{RunID: c.tunnel.RunID, Status: status, Duration: time.Since(c.started)}
+	t := &c.tunnel
+	o := service.Outcome{RunID: t.RunID, Kind: execution.KindTunnel, Principal: t.Principal, Route: t.Route, Model: t.Model,
+		Target: t.Target, Status: status, Duration: time.Since(c.started)}
 	if c.tunnel.Body != nil {
 		o.BytesIn = c.tunnel.Body.Size()
 	}
@@ -201,7 +203,7 @@ func (h *Handler) observe(c *call, ref *refusal, status int) {
 		Str("path", shorten(c.tunnel.Path)).Stringer("code", code).Int("status", status).
 		Int64("duration_ms", o.Duration.Milliseconds()).Int64("bytes_in", o.BytesIn).Msg("request ended")
 	for _, observer := range h.cfg.Observers {
-		observer.Ended(&c.tunnel, &o)
+		observer.Ended(&o)
 	}
 }
 

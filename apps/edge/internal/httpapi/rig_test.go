@@ -105,12 +105,12 @@ func (g *rig) SubmitProviderTunnel(ctx context.Context, t *service.Tunnel, sink 
 	g.mu.Unlock()
 	o := do(ctx, t, sink)
 	o.RunID, o.BytesIn = t.RunID, t.Body.Size()
-	g.Ended(t, o)
+	g.Ended(o)
 	return o
 }
 
 // Ended implements service.Observer.
-func (g *rig) Ended(_ *service.Tunnel, o *service.Outcome) {
+func (g *rig) Ended(o *service.Outcome) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ended = append(g.ended, *o)

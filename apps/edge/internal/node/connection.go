@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
 	"iop/packages/go/transport"
+	pb "iop/proto/iop"
 )
 
 // State is what a connection (or a node without one) can be used for.
@@ -40,6 +42,7 @@ type Identity struct {
 	Version    string   // the node's software
 	Remote     string
 	Since      time.Time
+	Features   []pb.Feature // that both sides know
 }
 
 // Connection is one node connection from its commit to its fence. Its methods may be called concurrently.
@@ -108,11 +111,19 @@ func (c *Connection) Start() bool {
 	return true
 }
 
+// Over reports whether the connection was fenced.
+func (c *Connection) Over() bool { return c.over.Load() }
+
 // Log returns the connection's logger.
 func (c *Connection) Log() *zerolog.Logger { return &c.log }
 
 // Open opens a work stream.
 func (c *Connection) Open(ctx context.Context) (*transport.Stream, error) { return c.Link.Open(ctx) }
+
+// Background reports whether the node can go on with a run after its connection was lost.
+func (c *Connection) Background() bool {
+	return slices.Contains(c.Features, pb.Feature_FEATURE_BACKGROUND)
+}
 
 // SendCancel asks the node to end a run. It never blocks.
 func (c *Connection) SendCancel(runID string, cause execution.CancelCause) {

@@ -85,14 +85,19 @@ func (n *fakeNode) leave() {
 // Dispatched implements Node.
 func (n *fakeNode) Dispatched() { n.dispatched.Add(1) }
 
+// Background implements Node.
+func (n *fakeNode) Background() bool { return true }
+
 // DispatchTimeout implements Node.
 func (n *fakeNode) DispatchTimeout() { n.timeouts.Add(1) }
 
 // Control takes what the node says on the control stream, as the registry and edge.go do it.
 func (n *fakeNode) Control(m *pb.NodeControl) {
 	for _, e := range m.GetRunEnded().GetEnds() {
-		n.rig.sched.Ended(n.id, n.generation, e.GetRunId(), e.GetAttempt())
-		n.rig.svc.RunEnded(e.GetRunId(), e.GetAttempt())
+		held := n.rig.sched.Ended(n.id, n.generation, e.GetRunId(), e.GetAttempt())
+		if held || e.GetBackground() {
+			n.rig.svc.RunEnded(n.id, n.generation, e, held)
+		}
 	}
 }
 

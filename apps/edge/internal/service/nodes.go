@@ -11,6 +11,8 @@ import (
 type Nodes interface {
 	// Lookup returns the connection of this node and generation, nil unless it is the current one and not fenced.
 	Lookup(nodeID string, generation uint64) Node
+	// Connected returns the ids of the nodes that have a connection now.
+	Connected() []string
 }
 
 // Node is one node connection, as far as a run needs it.
@@ -19,6 +21,8 @@ type Node interface {
 	Open(ctx context.Context) (*transport.Stream, error)
 	// SendCancel asks the node to end a run. It never blocks.
 	SendCancel(runID string, cause execution.CancelCause)
+	// Background reports whether the node can go on with a run without its connection.
+	Background() bool
 	// Down is closed when the connection is over.
 	Down() <-chan struct{}
 	// Dispatched tells that the node answered an open.

@@ -107,8 +107,8 @@ func TestRunEndedOfAnotherAttempt(t *testing.T) {
 	}})
 	p := r.submit(r.tunnel("run-1", ""), &recorder{})
 	untilAccepted(r, p)
-	r.svc.RunEnded("run-1", 7)
-	r.svc.RunEnded("another", 1)
+	r.svc.RunEnded("a", 1, &pb.RunEnd{RunId: "run-1", Attempt: 7}, true)
+	r.svc.RunEnded("a", 1, &pb.RunEnd{RunId: "another", Attempt: 1}, true)
 	<-time.After(3 * short)
 	close(proceed)
 	if o := r.outcome(p); !o.OK() {

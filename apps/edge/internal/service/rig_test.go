@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -120,6 +122,13 @@ func (r *rig) close() {
 	}
 }
 
+// Connected implements Nodes.
+func (r *rig) Connected() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.nodes))
+}
+
 // Lookup implements Nodes.
 func (r *rig) Lookup(nodeID string, generation uint64) Node {
 	if n := r.node(nodeID, generation); n != nil {
@@ -138,7 +147,7 @@ func (r *rig) node(id string, generation uint64) *fakeNode {
 }
 
 // Ended implements Observer.
-func (r *rig) Ended(_ *Tunnel, o *Outcome) {
+func (r *rig) Ended(o *Outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ended = append(r.ended, *o)

@@ -68,7 +68,8 @@ func (s *Service) newRun(ctx context.Context, t *Tunnel, sink Sink) *Run {
 	r.watch.expired = r.end
 	r.version = s.cfg.State().Version
 	r.request = r.admissionRequest()
-	r.out.RunID = t.RunID
+	r.out = Outcome{RunID: t.RunID, Kind: execution.KindTunnel, SessionID: t.SessionID, Principal: t.Principal,
+		Route: t.Route, Model: t.Model, Target: t.Target}
 	if t.Body != nil {
 		r.out.BytesIn = t.Body.Size()
 	}

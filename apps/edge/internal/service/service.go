@@ -18,6 +18,7 @@ import (
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
 	"iop/packages/go/transport"
+	pb "iop/proto/iop"
 )
 
 // Config is what a Service is built from.
@@ -38,14 +39,12 @@ type Config struct {
 	// TerminalWait bounds the time from a node's RunEnded to the terminal on the work stream, unless the response
 	// has begun. Default 10 s.
 	TerminalWait time.Duration
+	// DetachedLimit is how long a background run waits for its node to come back. Default 1 h.
+	DetachedLimit time.Duration
+	// MaxInput is the largest content of a run in bytes, as it is sent to the node. Default 64 MiB.
+	MaxInput int64
 	// Recent is how many ended runs are remembered by id. Default 10,000.
 	Recent int
-}
-
-// Observer is told how runs end: metrics, a log line, a table of recent runs. It doesn't keep its arguments beyond
-// the call, and it doesn't block.
-type Observer interface {
-	Ended(t *Tunnel, o *Outcome)
 }
 
 // CancelResult is what became of a request to cancel a run.
@@ -74,6 +73,12 @@ func New(cfg Config) *Service {
 	if cfg.TerminalWait == 0 {
 		cfg.TerminalWait = 10 * time.Second
 	}
+	if cfg.DetachedLimit == 0 {
+		cfg.DetachedLimit = time.Hour
+	}
+	if cfg.MaxInput == 0 {
+		cfg.MaxInput = 64 << 20
+	}
 	if cfg.Recent == 0 {
 		cfg.Recent = 10_000
 	}
@@ -98,12 +103,17 @@ func (s *Service) Cancel(runID string, cause execution.CancelCause) CancelResult
 	return NotFound
 }
 
-// RunEnded tells the service that the node reported the end of an attempt. It is O(1) and never blocks, so that the
+// RunEnded tells the service that a node reported the end of an attempt; held says that it freed a place of that
+// connection, without which only the ends of background runs mean anything. It is O(1) and never blocks, so that the
 // reader of a control stream may call it; the scheduler is told apart.
-func (s *Service) RunEnded(runID string, attempt uint32) {
-	if r, _ := s.runs.find(runID); r != nil {
-		r.watch.nodeEnded(attempt, s.cfg.TerminalWait)
+func (s *Service) RunEnded(nodeID string, generation uint64, e *pb.RunEnd, held bool) {
+	if r, _ := s.runs.find(e.GetRunId()); r != nil {
+		r.watch.nodeEnded(e.GetAttempt(), s.cfg.TerminalWait)
 	}
+}
+
+// Adopted tells the service which executions a node named as running when it became ready. The scheduler is told apart.
+func (s *Service) Adopted(nodeID string, generation uint64, running []*pb.RunningExecution) {
 }
 
 // Drain refuses new runs and those that wait (edge_draining); what has a place goes on.

@@ -15,9 +15,7 @@ type control struct {
 func (h *control) Control(m *pb.NodeControl) {
 	switch m := m.GetMessage().(type) {
 	case *pb.NodeControl_Ready:
-		if err := h.c.Ready(m.Ready); err != nil {
-			h.s.cfg.Registry.Fence(h.c, node.FenceProtocol, err.Error())
-		}
+		h.ready(m.Ready)
 	case *pb.NodeControl_NodeStatus:
 		h.c.Status(m.NodeStatus)
 	case *pb.NodeControl_RunEnded:
@@ -35,13 +33,28 @@ func (h *control) Control(m *pb.NodeControl) {
 	}
 }
 
+// ready takes a node's full state. The scheduler has adopted what runs there before the runs learn of it.
+func (h *control) ready(m *pb.Ready) {
+	if err := h.c.Ready(m); err != nil {
+		h.s.cfg.Registry.Fence(h.c, node.FenceProtocol, err.Error())
+		return
+	}
+	if h.s.cfg.Runs != nil && len(m.GetRunning()) > 0 && !h.c.Over() {
+		h.s.cfg.Runs.Adopted(h.c.NodeID, h.c.Generation, m.GetRunning())
+	}
+}
+
 // runEnded frees the places of executions that ended. Ends of background runs are confirmed, known or not: the node
-// repeats them until they are.
+// repeats them until they are. On a connection that is over nothing is believed, and nothing could be confirmed.
 func (h *control) runEnded(m *pb.RunEnded) {
 	var confirm []string
 	for _, e := range m.GetEnds() {
-		if h.c.RunEnded(e) && h.s.cfg.Runs != nil {
-			h.s.cfg.Runs.RunEnded(e.GetRunId(), e.GetAttempt())
+		held := h.c.RunEnded(e)
+		if h.c.Over() {
+			continue
+		}
+		if h.s.cfg.Runs != nil && (held || e.GetBackground()) {
+			h.s.cfg.Runs.RunEnded(h.c.NodeID, h.c.Generation, e, held)
 		}
 		if e.GetBackground() {
 			confirm = append(confirm, e.GetRunId())

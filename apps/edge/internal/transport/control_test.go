@@ -147,14 +147,27 @@ func TestReportedAgainstProjection(t *testing.T) {
 
 // runs remembers the ends that a service would be told of.
 type runsSpy struct {
-	mu    sync.Mutex
-	ended []string
+	mu      sync.Mutex
+	ended   []string
+	adopted []string
 }
 
-func (r *runsSpy) RunEnded(id string, attempt uint32) {
+func (r *runsSpy) RunEnded(_ string, _ uint64, e *pb.RunEnd, held bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended = append(r.ended, fmt.Sprintf("%s/%d", id, attempt))
+	word := fmt.Sprintf("%s/%d", e.GetRunId(), e.GetAttempt())
+	if !held {
+		word += " unknown"
+	}
+	r.ended = append(r.ended, word)
+}
+
+func (r *runsSpy) Adopted(id string, generation uint64, running []*pb.RunningExecution) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range running {
+		r.adopted = append(r.adopted, fmt.Sprintf("%s/%d %s/%d", id, generation, e.GetRunId(), e.GetAttempt()))
+	}
 }
 
 func (r *runsSpy) all() []string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"iop/apps/edge/internal/events"
@@ -196,17 +197,29 @@ func (h *handshake) prepare(version int32, p *config.Projection) (*node.Connecti
 	id := node.Identity{
 		NodeID: h.rec.ID, Generation: generation, InstanceID: [16]byte(h.req.GetInstanceId()), Token: h.hash,
 		Version: printable(h.req.GetSoftwareVersion()), Remote: h.conn.RemoteAddr().String(), Since: time.Now(),
+		Features: features(h.req.GetFeatures()),
 	}
 	c := h.s.cfg.Registry.NewConnection(id, h.rec, p, h.conn)
 	c.Link = link.NewEdgeLink(h.conn, h.s.cfg.Timers.link(*c.Log()), &control{s: h.s, c: c})
-	return c, h.response(version, generation, payload), nil
+	return c, h.response(version, generation, payload, id.Features), nil
 }
 
-func (h *handshake) response(version int32, generation uint64, payload *pb.NodeConfigPayload) *pb.RegisterResponse {
+// features returns what this version offers of what the node offers.
+func features(offered []pb.Feature) []pb.Feature {
+	var both []pb.Feature
+	for _, f := range []pb.Feature{pb.Feature_FEATURE_BACKGROUND} {
+		if slices.Contains(offered, f) {
+			both = append(both, f)
+		}
+	}
+	return both
+}
+
+func (h *handshake) response(version int32, generation uint64, payload *pb.NodeConfigPayload, common []pb.Feature) *pb.RegisterResponse {
 	t := &h.s.cfg.Timers
 	return &pb.RegisterResponse{
 		Accepted: true, Protocol: version, NodeId: h.rec.ID, ConnectionGeneration: generation,
-		EdgeId: h.s.cfg.Registry.EdgeID(), EdgeInstance: h.s.instance, Config: payload,
+		EdgeId: h.s.cfg.Registry.EdgeID(), EdgeInstance: h.s.instance, Config: payload, Features: common,
 		Limits: &pb.Limits{HeartbeatMs: t.Heartbeat.Milliseconds(), DeadMs: t.Dead.Milliseconds(),
 			MaxFrame: 16 << 10, MaxOpen: link.MaxOpen},
 		EdgeTimeMs: time.Now().UnixMilli(),

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -44,8 +45,8 @@ func TestAccepted(t *testing.T) {
 		switch {
 		case !resp.GetAccepted(), resp.GetNodeId() != "a", resp.GetProtocol() != 1:
 			t.Errorf("answer %v", resp)
-		case len(resp.GetFeatures()) != 0:
-			t.Errorf("features %v: this version offers none", resp.GetFeatures())
+		case !slices.Equal(resp.GetFeatures(), []pb.Feature{pb.Feature_FEATURE_BACKGROUND}):
+			t.Errorf("features %v: not those of both sides", resp.GetFeatures())
 		case resp.GetConnectionGeneration() == 0, resp.GetEdgeId() == "", len(resp.GetEdgeInstance()) != 16:
 			t.Errorf("answer %v", resp)
 		case resp.GetLimits().GetHeartbeatMs() != 30_000, resp.GetLimits().GetDeadMs() != 45_000:

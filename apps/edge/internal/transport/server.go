@@ -40,17 +40,21 @@ type Timers struct {
 	Status      time.Duration // between two TRANSPORT_STATUS commands: heartbeats on the way that work goes. Heartbeat's value
 }
 
-// Runs is told of executions that ended at a node; service.Service is one. It is called by the reader of a control
-// stream and must not block.
+// Runs is told what nodes say of executions; service.Service is one. It is called by the reader of a control stream and
+// must not block.
 type Runs interface {
-	RunEnded(runID string, attempt uint32)
+	// RunEnded tells of each end on a current connection that freed a place there (held), and of each end of a
+	// background run whether it did or not. When it has returned, the end of a background run may be confirmed.
+	RunEnded(nodeID string, generation uint64, e *pb.RunEnd, held bool)
+	// Adopted tells what a node's Ready named as still running.
+	Adopted(nodeID string, generation uint64, running []*pb.RunningExecution)
 }
 
 // Config is what a Server needs.
 type Config struct {
 	// Registry holds the connections.
 	Registry *node.Registry
-	// Runs is told of each RunEnded that freed a place. Nil = nobody.
+	// Runs is told of executions that ended or still run. Nil = nobody.
 	Runs Runs
 	// Events gets every refusal.
 	Events node.Publisher

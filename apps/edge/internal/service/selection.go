@@ -1,0 +1,123 @@
+package service
+
+import (
+	"slices"
+
+	"iop/apps/edge/internal/admission"
+	"iop/packages/go/config"
+	"iop/packages/go/execution"
+)
+
+// Match returns the test of whether an adapter of a node is a candidate of route for target: the route's adapter (any,
+// when it names none), its nodes or labels, and an adapter that offers the target.
+func Match(route *config.Route, target string) func(*admission.Node, *admission.Adapter) bool {
+	return func(n *admission.Node, a *admission.Adapter) bool {
+		if route.Adapter != "" && route.Adapter != a.Name {
+			return false
+		}
+		if len(route.Nodes) > 0 && !slices.Contains(route.Nodes, n.ID) {
+			return false
+		}
+		for key, value := range route.Labels {
+			if have, ok := n.Labels[key]; !ok || have != value {
+				return false
+			}
+		}
+		return a.Offers(target)
+	}
+}
+
+// setOf names the candidate set: runs with the same name have the same candidates. Under one route the target may
+// vary only when the route leaves it to the caller.
+func setOf(route *config.Route, target string) string {
+	if route.Target != "" {
+		return route.Model
+	}
+	return route.Model + "\x00" + target
+}
+
+// admissionRequest is what the scheduler is asked for, attempt after attempt.
+func (r *Run) admissionRequest() admission.Request {
+	t, route := r.tunnel, r.route
+	return admission.Request{
+		RunID:     t.RunID,
+		Principal: t.Principal,
+		Set:       setOf(route, t.Target),
+		Match:     Match(route, t.Target),
+		Target:    t.Target,
+		Depth:     route.Queue.Depth,
+		Wait:      route.Queue.Wait,
+		FailFast:  route.FailFast,
+	}
+}
+
+// fence checks what the run was admitted by against the configuration in force, just before something is sent. It is
+// free of charge while that is the same object. Otherwise the numbers decide: principal, route and the adapter's
+// revision as they were. False means that they differ and that the run has to be admitted anew; a failure that it
+// can't be any more.
+func (r *Run) fence(g *admission.Grant) (bool, *execution.Failure) {
+	state := r.service.cfg.State()
+	if state.Version == r.version {
+		return true, nil
+	}
+	route := state.Route(r.tunnel.Model)
+	switch {
+	case route == nil || !permitted(state, r.tunnel.Principal, route):
+		f := execution.Failf(execution.CodeUnknownModel, execution.OriginEdge,
+			"the configuration changed while the request waited: the model isn't there any more")
+		f.NothingSent = true
+		return false, f
+	case route.Target != "" && route.Target != r.tunnel.Target:
+		// The body names the old target, and only the surface can change that.
+		f := execution.Failf(execution.CodeNoNode, execution.OriginEdge,
+			"the configuration changed while the request waited: the model has another target now; send the request again")
+		f.RetryAfter, f.NothingSent = retryAfter, true
+		return false, f
+	case !sameRoute(route, r.route):
+		r.route = route
+		r.request.Set, r.request.Match = setOf(route, r.tunnel.Target), Match(route, r.tunnel.Target)
+		return false, nil
+	case revision(state, g.Place) != g.AdapterRevision:
+		// The node doesn't run the adapter as it is configured now. It will say so; until then the queue mustn't spin.
+		r.service.cfg.Scheduler.Saturated(g.Place, g.Generation)
+		return false, nil
+	}
+	r.route, r.version = route, state.Version
+	return true, nil
+}
+
+// permitted reports whether the principal is still configured and may ask for the route; without principals everyone
+// may.
+func permitted(state *config.State, principal string, route *config.Route) bool {
+	return state.Anonymous() || slices.ContainsFunc(state.Edge.Principals, func(p config.Principal) bool {
+		return p.ID == principal && (len(p.Routes) == 0 || slices.Contains(p.Routes, route.Model))
+	})
+}
+
+// sameRoute reports whether two versions of a route have the same candidates.
+func sameRoute(a, b *config.Route) bool {
+	if a.Model != b.Model || a.Adapter != b.Adapter || a.Target != b.Target ||
+		!slices.Equal(a.Nodes, b.Nodes) || len(a.Labels) != len(b.Labels) {
+		return false
+	}
+	for key, value := range a.Labels {
+		if other, ok := b.Labels[key]; !ok || other != value {
+			return false
+		}
+	}
+	return true
+}
+
+// revision returns the number that the configuration in force gives an adapter, 0 when it is gone.
+func revision(state *config.State, p admission.Place) uint64 {
+	projection := state.Projection(p.Node)
+	if projection == nil {
+		return 0
+	}
+	for i := range projection.Adapters {
+		if a := &projection.Adapters[i]; a.Name == p.Adapter {
+			return a.Revision
+		}
+	}
+	return 0
+}
