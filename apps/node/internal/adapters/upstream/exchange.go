@@ -24,6 +24,7 @@ type exchange struct {
 	rest   int64         // bytes of the body that aren't in out yet, -1 = unknown
 	sender chan struct{} // closed when the sender has ended; nil = there is none
 	passed int64         // bytes of the answer's body that the sink took
+	unread bool          // the sink had enough, and what came after is still on the connection
 
 	mu       sync.Mutex
 	conn     *conn
@@ -232,6 +233,10 @@ func (x *exchange) passPiece(body io.Reader, sink execution.TunnelSink, usage *o
 
 func (x *exchange) pieceFailure(resp *http.Response, err error) error {
 	if s, ok := err.(sinkError); ok {
+		if errors.Is(s.error, ErrEnough) {
+			x.readEnd(resp)
+			return nil
+		}
 		return s.error
 	}
 	return x.bodyFailure(resp)
@@ -241,7 +246,12 @@ func (x *exchange) pieceFailure(resp *http.Response, err error) error {
 // beforehand, nothing was left over, and the whole request was taken. After a chunked answer a connection is used
 // again only on https://, where providers mean what their heads say. (provider notes 1)
 func (x *exchange) reusable(resp *http.Response) bool {
-	if resp.Close || !resp.ProtoAtLeast(1, 1) || resp.StatusCode >= 400 || x.conn.br.Buffered() > 0 {
+	return x.keepable(resp) && !x.unread && x.conn.br.Buffered() == 0
+}
+
+// keepable is what reusable asks before the answer's end.
+func (x *exchange) keepable(resp *http.Response) bool {
+	if resp.Close || !resp.ProtoAtLeast(1, 1) || resp.StatusCode >= 400 {
 		return false
 	}
 	if len(resp.TransferEncoding) > 0 && x.pool.tls == nil {

@@ -173,25 +173,24 @@ type details struct {
 }
 
 // take reads one usage object.
-func (o *observer) take(object []byte) {
+func (o *observer) take(object []byte) { AddUsage(&o.found, object) }
+
+// AddUsage reads a usage object in any of the dialects' shapes and puts what it counts over what u has, member by
+// member. A null, an all-zero record, and what isn't a usage object say nothing. (ST-28)
+func AddUsage(u *execution.Usage, object []byte) {
 	var c counts
 	if json.Unmarshal(object, &c) != nil {
 		return
 	}
-	u := execution.Usage{
-		Input:     first(c.Input, c.Prompt),
-		Output:    first(c.Output, c.Completion),
-		Cached:    first(c.PromptDetails.Cached, c.InputDetails.Cached, c.CacheRead),
-		Reasoning: first(c.CompletionDetails.Reasoning, c.OutputDetails.Reasoning),
-	}
-	if first(u.Input, u.Output) == nil || zero(u.Input) && zero(u.Output) {
+	input, output := first(c.Input, c.Prompt), first(c.Output, c.Completion)
+	if zero(input) && zero(output) {
 		return
 	}
-	o.found = execution.Usage{
-		Input:     first(u.Input, o.found.Input),
-		Output:    first(u.Output, o.found.Output),
-		Cached:    first(u.Cached, o.found.Cached),
-		Reasoning: first(u.Reasoning, o.found.Reasoning),
+	*u = execution.Usage{
+		Input:     first(input, u.Input),
+		Output:    first(output, u.Output),
+		Cached:    first(c.PromptDetails.Cached, c.InputDetails.Cached, c.CacheRead, u.Cached),
+		Reasoning: first(c.CompletionDetails.Reasoning, c.OutputDetails.Reasoning, u.Reasoning),
 	}
 }
 
