@@ -49,9 +49,9 @@ var mayImport = map[string][]string{
 	"apps/node/internal/adapters":             {"packages/go/execution", "packages/go/httprules", "apps/node/internal/adapters"},
 	"apps/node/internal/router":               {"packages/go/execution"},
 	"apps/node/internal/store":                {"packages/go/execution"},
-	"apps/node/internal/node":                 {"proto/iop", "packages/go/execution", "packages/go/transport", "apps/node/internal/router"},
+	"apps/node/internal/node":                 {"proto/iop", "packages/go/execution", "packages/go/transport", "apps/node/internal/router", "apps/node/internal/store"},
 	"apps/node/internal/transport":            {"proto/iop", "packages/go/execution", "packages/go/transport", "packages/go/config", "apps/node/internal/node", "apps/node/internal/router", "apps/node/internal/adapters"},
-	"apps/node/internal/admin":                {"packages/go/execution", "apps/node/internal/node", "apps/node/internal/transport"},
+	"apps/node/internal/admin":                {"packages/go/execution", "apps/node/internal/node", "apps/node/internal/store", "apps/node/internal/transport"},
 	"apps/node/internal/nodetest":             {"apps/node/internal", "packages/go", "proto/iop"},                                                    // test support
 	"apps/node/internal/adapters/adaptertest": {"packages/go/execution", "packages/go/httprules", "apps/node/internal/adapters", "e2e/fakeprovider"}, // test support
 	"apps/node/cmd":                           {"apps/node", "packages/go/config", "packages/go/logging", "packages/go/program"},

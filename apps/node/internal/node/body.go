@@ -145,3 +145,10 @@ func (f *feed) received() int64 {
 	defer f.mu.Unlock()
 	return f.total
 }
+
+// complete reports whether the whole body arrived.
+func (f *feed) complete() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.whole
+}

@@ -67,37 +67,39 @@ func (s *Session) Cancel(req *pb.CancelRequest) {
 	case !validID(req.GetRunId()):
 		text = "a cancel names the run_id that it is for"
 	default:
-		result = s.x.cancelRun(req)
+		result = s.cancelRun(req)
 	}
 	s.log.Debug().Str("run_id", loggable(req.GetRunId())).AnErr("cause", causeFromWire(req.GetCause())).
 		Stringer("result", result).Msg("cancel request")
 	s.link.SendCancelResult(&pb.CancelResult{RunId: cut(req.GetRunId(), 64), Result: result, Text: text})
 }
 
-func (x *Executor) cancelRun(req *pb.CancelRequest) pb.CancelOutcome {
-	id := req.GetRunId()
+func (s *Session) cancelRun(req *pb.CancelRequest) pb.CancelOutcome {
+	x, id := s.x, req.GetRunId()
 	x.mu.Lock()
 	if t := x.running[id]; t != nil {
 		x.mu.Unlock()
 		t.cancel(causeFromWire(req.GetCause()))
 		return pb.CancelOutcome_CANCEL_OUTCOME_CANCELLING
 	}
-	ended := x.lingeringLocked(id)
-	if ended == nil {
+	ended, told := x.lingeringLocked(id), s.told[id]
+	if ended == nil && !told {
 		x.tombs.add(id, time.Now())
 	}
 	x.mu.Unlock()
-	if ended == nil {
+	switch {
+	case ended != nil:
+		ended.stream.Cancel() // nobody wants the rest of its answer
+	case !told: // else a background run whose end the edge hasn't taken note of yet
 		x.cfg.Observer.Late("cancel")
 		return pb.CancelOutcome_CANCEL_OUTCOME_NOT_FOUND
 	}
-	ended.stream.Cancel() // nobody wants the rest of its answer
 	return pb.CancelOutcome_CANCEL_OUTCOME_ALREADY_ENDED
 }
 
 func (x *Executor) lingeringLocked(id string) *task {
 	for e := x.lingering.Front(); e != nil; e = e.Next() {
-		if t := e.Value.(*task); t.id() == id {
+		if t := e.Value.(*task); t.runID == id {
 			return t
 		}
 	}

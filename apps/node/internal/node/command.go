@@ -85,9 +85,3 @@ func (s *Session) transportStatus(out *pb.NodeCommandResponse) {
 		InFlight:             int32(running),
 	}}
 }
-
-// refuseRun answers a normalized run, which this version can't execute.
-func (s *Session) refuseRun(stream *transport.Stream, req *pb.RunRequest) {
-	f := execution.Failf(execution.CodeBadRequest, execution.OriginNode, "this version of the node executes tunnels only, no runs")
-	s.refuse(stream, req.GetRunId(), f, &pb.RunEvent{Seq: 1, Event: &pb.RunEvent_Rejected{Rejected: rejection(f)}})
-}

@@ -137,22 +137,6 @@ func TestCommandIDs(t *testing.T) {
 	}
 }
 
-// Normalized runs are refused with a reason, never started.
-func TestRunRequestIsRefused(t *testing.T) {
-	r := newRig(t, &nodetest.Adapter{})
-	tn := r.Open(&pb.WorkOpen{ConnectionGeneration: r.Generation, Attempt: 1, Work: &pb.WorkOpen_Run{Run: &pb.RunRequest{
-		RunId: "r1", Adapter: "a", AdapterRevision: 1}}})
-	m, err := tn.ReadEvent()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f := m.GetRejected().GetFailure(); m.GetSeq() != 1 || f.GetCode() != pb.FailureCode_FAILURE_CODE_BAD_REQUEST || f.GetText() == "" || !m.GetRejected().GetNeverStarted() {
-		t.Errorf("got %v", m)
-	}
-	tn.Close()
-	r.atRest()
-}
-
 // A cancel names one run and touches that run only: without a run_id, with one that can't be, of the removed type or
 // of an unknown one it is refused with a reason.
 func TestCancelIsRefused(t *testing.T) {

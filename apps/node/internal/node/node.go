@@ -11,12 +11,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"iop/apps/node/internal/router"
+	"iop/apps/node/internal/store"
 	"iop/packages/go/execution"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
@@ -30,6 +32,8 @@ type Config struct {
 	Router *router.Router
 	// Build makes the driver of an adapter. It asks the provider nothing.
 	Build func(router.Spec) (execution.Provider, error)
+	// Journal records what was executed; nil records nothing, and the ends of background runs are told once only.
+	Journal *store.Journal
 	// Timers bound what the executor waits for.
 	Timers Timers
 	// Observer is told of ends and refusals; nil is nobody.
@@ -119,6 +123,7 @@ type Executor struct {
 	status    uint64        // number of the last NodeStatus
 	quiet     chan struct{} // closed when nothing runs or lingers; nil while nobody asks
 	probing   map[*router.Adapter]chan struct{}
+	storeNews *pb.EdgeNodeEvent // the last one that no connection could tell
 }
 
 // New returns an executor without adapters. It starts nothing.
@@ -207,21 +212,27 @@ type Session struct {
 	ctx        context.Context // of the executions; its cause is why the connection ended
 	cancel     context.CancelCauseFunc
 	commands   chan struct{} // one token per command in work
+	background bool          // background runs were negotiated
 
 	// guarded by Executor.mu
 	over    bool
 	applied uint64 // the projection in force, 0 = none that this connection sent
 	refused *refusal
+	told    map[string]bool // background runs whose end was told on this connection, and isn't acknowledged
 }
 
-// NewSession returns the session of a connection with that generation. link is the connection's, and may be one that
-// doesn't run yet.
-func (x *Executor) NewSession(link *transport.Link, generation uint64) *Session {
+// Features returns what the node offers at a registration.
+func Features() []pb.Feature { return []pb.Feature{pb.Feature_FEATURE_BACKGROUND} }
+
+// NewSession returns the session of a connection with that generation, on which both sides offered the features. link
+// is the connection's, and may be one that doesn't run yet.
+func (x *Executor) NewSession(link *transport.Link, generation uint64, features ...pb.Feature) *Session {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &Session{
 		x: x, link: link, generation: generation, since: time.Now(), ctx: ctx, cancel: cancel,
-		log:      x.cfg.Log.With().Uint64("connection_generation", generation).Logger(),
-		commands: make(chan struct{}, maxCommands),
+		background: slices.Contains(features, pb.Feature_FEATURE_BACKGROUND),
+		log:        x.cfg.Log.With().Uint64("connection_generation", generation).Logger(),
+		commands:   make(chan struct{}, maxCommands),
 	}
 }
 
@@ -240,6 +251,8 @@ func (s *Session) Serve() (projection uint64) {
 	}
 	s.link.SendReady(s.ready)
 	if first {
+		s.tellUnreported()
+		s.tellStore()
 		s.x.work.Go(s.watch)
 	}
 	return projection
@@ -278,7 +291,7 @@ func (s *Session) Work(stream *transport.Stream) {
 	case *pb.WorkOpen_Command:
 		s.command(stream, w.Command)
 	case *pb.WorkOpen_Run:
-		s.refuseRun(stream, w.Run)
+		s.run(stream, open, w.Run)
 	default: // a kind of work that this version doesn't know: no message could be understood as its answer
 		s.x.cfg.Observer.Late("work")
 		s.log.Warn().Msg("work stream of an unknown kind closed")

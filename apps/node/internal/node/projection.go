@@ -194,3 +194,23 @@ func (x *Executor) ask(ctx context.Context, a *router.Adapter) (caps execution.C
 	}()
 	return a.Provider().Probe(ctx)
 }
+
+// specFromWire reads one adapter of a projection.
+func specFromWire(c *pb.AdapterConfig) router.Spec {
+	spec := router.Spec{
+		Name:       c.GetName(),
+		Kind:       c.GetKind(),
+		BaseURL:    c.GetBaseUrl(),
+		Revision:   c.GetAdapterRevision(),
+		Capacity:   int(c.GetMaxConcurrency()),
+		AllowPaths: c.GetAllowPaths(),
+		Targets:    c.GetTargets(),
+	}
+	if len(c.GetOptions()) > 0 {
+		spec.Options = make(map[string]string, len(c.GetOptions()))
+	}
+	for _, kv := range c.GetOptions() {
+		spec.Options[kv.GetKey()] = kv.GetValue()
+	}
+	return spec
+}

@@ -47,9 +47,13 @@ type observer struct {
 	ended   []node.Ended
 	refused []execution.Code
 	late    map[string]int
+	hook    func(node.Ended) // called first; set before anything runs
 }
 
 func (o *observer) Ended(e node.Ended) {
+	if o.hook != nil {
+		o.hook(e)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ended = append(o.ended, e)

@@ -24,11 +24,15 @@ func (s *Session) ready() *pb.Ready {
 	return ready
 }
 
-// runningLocked lists what runs. An execution of an earlier connection is still ending: its place is held until then.
+// runningLocked lists what runs. What is ending still holds its place: what was cancelled, and every foreground
+// execution of an earlier connection.
 func (x *Executor) runningLocked(s *Session) []*pb.RunningExecution {
 	out := make([]*pb.RunningExecution, 0, len(x.running))
 	for _, t := range x.running {
-		out = append(out, &pb.RunningExecution{RunId: t.id(), Attempt: t.attempt, Adapter: t.req.GetAdapter(), Ending: t.session != s})
+		out = append(out, &pb.RunningExecution{
+			RunId: t.runID, Attempt: t.attempt, Adapter: t.adapter, Background: t.background,
+			Ending: t.ctx.Err() != nil || !t.background && t.session != s,
+		})
 	}
 	slices.SortFunc(out, func(a, b *pb.RunningExecution) int { return strings.Compare(a.GetRunId(), b.GetRunId()) })
 	return out
@@ -51,6 +55,7 @@ func (x *Executor) nodeStatus() *pb.NodeStatus {
 	status := &pb.NodeStatus{Number: x.status, Draining: x.draining}
 	x.mu.Unlock()
 	status.Adapters = statesToWire(x.cfg.Router.Snapshot(x.cfg.Edge))
+	status.StoreState = x.storeState()
 	return status
 }
 
@@ -64,7 +69,7 @@ func (x *Executor) drifted(t *task) {
 		return
 	}
 	s.link.SendEvent(&pb.EdgeNodeEvent{
-		Kind: pb.EventKind_EVENT_KIND_CAPACITY_DRIFT, Code: execution.StatusAbandoned.String(), Adapter: t.req.GetAdapter(),
+		Kind: pb.EventKind_EVENT_KIND_CAPACITY_DRIFT, Code: execution.StatusAbandoned.String(), Adapter: t.adapter,
 		Text: "an execution didn't stop after its cancel; its place is lost until it does", AtMs: time.Now().UnixMilli(),
 	})
 }
@@ -82,8 +87,10 @@ type Snapshot struct {
 type Running struct {
 	RunID      string
 	Attempt    uint32
+	Kind       execution.Kind
 	Adapter    string
 	Target     string
+	Background bool
 	Generation uint64
 	Since      time.Time
 }
@@ -94,12 +101,49 @@ func (x *Executor) Snapshot() Snapshot {
 	snap := Snapshot{Edge: x.cfg.Edge, Draining: x.draining, Lingering: x.lingering.Len()}
 	for _, t := range x.running {
 		snap.Running = append(snap.Running, Running{
-			RunID: t.id(), Attempt: t.attempt, Adapter: t.req.GetAdapter(), Target: loggable(t.req.GetTarget()),
-			Generation: t.session.generation, Since: t.started,
+			RunID: t.runID, Attempt: t.attempt, Kind: t.kind, Adapter: t.adapter, Target: loggable(t.target),
+			Background: t.background, Generation: t.session.generation, Since: t.started,
 		})
 	}
 	x.mu.Unlock()
 	slices.SortFunc(snap.Running, func(a, b Running) int { return strings.Compare(a.RunID, b.RunID) })
 	snap.Adapters = x.cfg.Router.Snapshot(x.cfg.Edge)
 	return snap
+}
+
+// What an adapter may say of itself: a provider's words are bounded before they go on.
+const (
+	maxReasonText  = 256
+	maxVersionText = 128
+	maxModelName   = 512
+	maxStateBytes  = 768 << 10 // of all model names in one message, whose cap is 1 MiB
+)
+
+// statesToWire writes the adapters' states. A list of models that is too long for one message is cut: the edge then
+// finds the rest by asking for them.
+func statesToWire(states []router.State) []*pb.AdapterState {
+	out := make([]*pb.AdapterState, 0, len(states))
+	left := maxStateBytes
+	for _, s := range states {
+		a := &pb.AdapterState{
+			Name:      s.Name,
+			Revision:  s.Revision,
+			Available: s.Caps.Available,
+			Reason:    cut(s.Caps.Reason, maxReasonText),
+			Capacity:  int32(s.Capacity),
+			InFlight:  int32(s.InFlight),
+			Version:   cut(s.Caps.Version, maxVersionText),
+		}
+		for _, m := range s.Caps.Models {
+			if len(m.Name) > maxModelName {
+				continue
+			}
+			if left -= len(m.Name) + 8; left < 0 {
+				break
+			}
+			a.Models = append(a.Models, &pb.ModelState{Name: cut(m.Name, maxModelName), Loaded: m.Loaded})
+		}
+		out = append(out, a)
+	}
+	return out
 }

@@ -12,26 +12,60 @@ import (
 	"github.com/rs/zerolog"
 
 	"iop/apps/node/internal/router"
+	"iop/apps/node/internal/store"
 	"iop/packages/go/execution"
 	"iop/packages/go/transport"
-	pb "iop/proto/iop"
 )
 
 // errEnded is the cause of a task's context after its end; nobody listens to it any more.
 var errEnded = errors.New("the execution is over")
 
-// task is one execution. Two goroutines belong to it: the work stream's own, which reads until the stream's end, and
-// run, in which the adapter works. Whoever ends it first (the adapter's return, or the limit after a cancel) decides
-// its outcome, frees its place and writes its terminal, in this order.
+// partingTime is how long a link may outlive the streams of an edge that goes: until then a closed stream of a
+// background run says nothing about the run.
+const partingTime = 2 * time.Second
+
+// order is what an open says of its execution, whatever its kind.
+type order struct {
+	kind       execution.Kind
+	runID      string
+	attempt    uint32
+	adapter    string
+	revision   uint64 // of the adapter
+	target     string
+	sessionID  string
+	route      string
+	principal  string
+	background bool
+	timeLimit  time.Duration // of the whole, 0 = none
+	length     int64         // of the input, -1 = unknown
+}
+
+// work is what tunnels and runs do differently. All of it happens in the adapter's goroutine, but for the terminal,
+// which may come from another one.
+type work interface {
+	// accepted is the message that says that the execution starts.
+	accepted() frame
+	// prepare takes from the input what the adapter needs before it is called.
+	prepare(in *feed) error
+	// call lets the driver do it. What the driver says goes to the reply.
+	call(ctx context.Context, p execution.Provider) error
+	// terminal is how the reply ends.
+	terminal(o outcome, seen answer) []frame
+}
+
+// task is one execution of either kind. Two goroutines belong to it: the work stream's own, which reads until the
+// stream's end, and run, in which the adapter works. Whoever ends it first (the adapter's return, or the limit after a
+// cancel) decides its outcome, frees its place and writes its terminal, in this order.
 type task struct {
 	// set once
+	order
 	session *Session
 	stream  *transport.Stream
-	req     *pb.ProviderTunnelRequest
-	attempt uint32
+	work    work
 	place   *router.Place
 	body    *feed
-	sink    *tunnelSink
+	reply   *reply
+	entry   *store.Entry
 	started time.Time
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
@@ -43,6 +77,7 @@ type task struct {
 	// guarded by Executor.mu
 	left bool          // the stream is over: there is nothing to linger for
 	elem *list.Element // in Executor.lingering
+	told bool          // the terminal is on its way
 }
 
 // alarms are what ends a task, or its lingering, by itself.
@@ -55,17 +90,27 @@ type alarms struct {
 	unread    bool        // the reader is gone
 }
 
-func (t *task) id() string { return t.req.GetRunId() }
+func newTask(s *Session, stream *transport.Stream, o order) *task {
+	t := &task{order: o, session: s, stream: stream, body: newFeed(o.length), started: time.Now(), done: make(chan struct{})}
+	t.reply = newReply(o.kind, stream, o.background, func() { s.x.cfg.Observer.Late("emit") })
+	within := s.ctx
+	if o.background {
+		within = context.Background() // it outlives the connection; its reader says when the connection's end is its own
+	}
+	t.ctx, t.cancel = context.WithCancelCause(within)
+	return t
+}
 
 func (t *task) executor() *Executor { return t.session.x }
 
-// start arms what may end the task early. It is called once the task can be found by its run_id.
+// start arms what may end the task early, and records that it began. It is called once the task can be found by its
+// run_id.
 func (t *task) start() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.unhook = context.AfterFunc(t.ctx, t.stopping)
-	if ms := t.req.GetDeadlineMs(); ms > 0 {
-		t.deadline = time.AfterFunc(milliseconds(ms), func() { t.cancel(execution.CauseDeadline) })
+	if t.timeLimit > 0 {
+		t.deadline = time.AfterFunc(t.timeLimit, func() { t.cancel(execution.CauseDeadline) })
 	}
 }
 
@@ -73,7 +118,7 @@ func (t *task) start() {
 // out of its reads and writes, and gives it a limited time to return.
 func (t *task) stopping() {
 	t.body.fail(context.Cause(t.ctx))
-	t.sink.interrupt()
+	t.reply.interrupt()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.ended.Load() {
@@ -98,14 +143,20 @@ func (t *task) execute() (o outcome) {
 			o = t.panicked(p, called)
 		}
 	}()
-	if err := t.sink.accepted(t.req.GetSessionId()); err != nil || t.ctx.Err() != nil {
-		return outcomeOf(t.ctx, err, t.sink.answer()).nothingSent()
+	err := t.reply.begin(t.work.accepted())
+	if err == nil {
+		err = t.work.prepare(t.body)
 	}
-	tunneler := t.place.Adapter().Provider().(execution.Tunneler) // checked at the open
-	req := tunnelFromWire(t.req, t.body, t.executor().cfg.Timers.provider())
+	if cause := context.Cause(t.ctx); cause != nil {
+		return outcomeOfCause(cause).nothingSent()
+	}
+	if err != nil {
+		return outcomeOf(t.ctx, err, t.reply.answer()).nothingSent()
+	}
+	t.entry.Update(store.Progress{Started: time.Now(), BytesIn: t.body.received()})
 	called = true
-	err := tunneler.Tunnel(t.ctx, req, t.sink)
-	return outcomeOf(t.ctx, err, t.sink.answer())
+	err = t.work.call(t.ctx, t.place.Adapter().Provider())
+	return outcomeOf(t.ctx, err, t.reply.answer())
 }
 
 // panicked turns a panic into an outcome. Its value may hold anything, secrets too, so only its type is logged.
@@ -125,13 +176,13 @@ func (t *task) abandon() {
 }
 
 // finish ends the task, once: the provider connection is closed by now (or given up), so the place is freed, RunEnded
-// is queued, the end is recorded, and then the terminal goes out, as soon as the edge's reader takes it. It reports
-// whether this call ended the task.
+// is queued, the row's end is queued, and then the terminal goes out, as soon as the edge's reader takes it. None of
+// this waits for a disk. It reports whether this call ended the task.
 func (t *task) finish(o outcome) bool {
 	if !t.end() {
 		return false
 	}
-	seen, now := t.sink.answer(), time.Now()
+	seen, now := t.reply.answer(), time.Now()
 	t.body.Close()
 	abandoned := o.status == execution.StatusAbandoned
 	if abandoned {
@@ -139,17 +190,19 @@ func (t *task) finish(o outcome) bool {
 	} else {
 		t.place.Release()
 	}
-	if link := t.executor().settle(t); link != nil {
-		link.SendRunEnded(endToWire(t, o, seen, now))
-	}
+	end := endToWire(t, o, seen, now)
+	t.executor().settle(t, end)
+	t.entry.End(endToRow(o, seen, t.body.received(), now))
+	t.executor().repeat(end)
 	if abandoned {
 		t.executor().drifted(t)
 	}
 	t.record(o, seen, now)
 	t.linger()
-	if err := t.sink.end(o.failure); err != nil {
+	if err := t.reply.end(t.work.terminal(o, seen)); err != nil {
 		t.logged(zerolog.DebugLevel).Err(err).Msg("nobody took the terminal")
 	}
+	t.executor().said(t)
 	close(t.done)
 	return true
 }
@@ -181,7 +234,7 @@ func (t *task) linger() {
 	}
 }
 
-// read owns all reads of the stream until it ends: the request body, then the wait for the edge's close.
+// read owns all reads of the stream until it ends: the input, then the wait for the edge's close.
 func (t *task) read() {
 	defer t.leave()
 	sound := true
@@ -200,12 +253,40 @@ func (t *task) read() {
 			t.awaitTerminal()
 			return
 		case errors.Is(err, transport.ErrLinkDown):
-			t.cancel(execution.CauseLinkLost)
+			t.lost()
 			return
 		default: // the edge's close, or the end of lingering
-			t.cancel(execution.CauseClientGone)
+			t.closed()
 			return
 		}
+	}
+}
+
+// lost says that the link is gone: a foreground execution ends with it, and so does one whose input isn't here yet.
+func (t *task) lost() {
+	if t.background && t.body.complete() {
+		t.reply.detach()
+		return
+	}
+	t.cancel(execution.CauseLinkLost)
+}
+
+// closed says that the edge closed the stream while the link is up, which is a cancel. The streams of an edge that is
+// about to go are closed a moment before its link, so a background run waits for the link first.
+func (t *task) closed() {
+	if !t.background || !t.body.complete() || t.ended.Load() {
+		t.cancel(execution.CauseClientGone)
+		return
+	}
+	t.reply.detach()
+	t.stream.Cancel()
+	parting := time.NewTimer(partingTime)
+	defer parting.Stop()
+	select {
+	case <-t.stream.Link().Down():
+	case <-t.done:
+	case <-parting.C:
+		t.cancel(execution.CauseClientGone)
 	}
 }
 
@@ -231,17 +312,20 @@ func (t *task) leave() {
 
 // logged begins a log line that names the execution in the words of the wire.
 func (t *task) logged(level zerolog.Level) *zerolog.Event {
-	return t.session.log.WithLevel(level).Str("run_id", t.id()).Uint32("attempt", t.attempt).
-		Str("adapter", t.req.GetAdapter()).Str("target", loggable(t.req.GetTarget())).
-		Str("principal", loggable(t.req.GetPrincipalRef())).Str("route", loggable(t.req.GetRoute())).
-		Str("session_id", loggable(t.req.GetSessionId()))
+	return t.session.log.WithLevel(level).Str("run_id", t.runID).Uint32("attempt", t.attempt).
+		Stringer("kind", t.kind).Str("adapter", t.adapter).Str("target", loggable(t.target)).
+		Str("principal", loggable(t.principal)).Str("route", loggable(t.route)).
+		Str("session_id", loggable(t.sessionID))
 }
 
 // record writes the one log line of the execution and tells the observer.
 func (t *task) record(o outcome, seen answer, now time.Time) {
 	event := t.logged(zerolog.InfoLevel)
-	if seen.head {
-		event = event.Int("status", seen.status).Dur("first_byte_ms", seen.first.Sub(t.started))
+	if seen.status != 0 {
+		event = event.Int("status", seen.status)
+	}
+	if !seen.first.IsZero() {
+		event = event.Dur("first_byte_ms", seen.first.Sub(t.started))
 	}
 	if n := seen.usage.Input; n != nil {
 		event = event.Int64("input_tokens", *n)
@@ -249,13 +333,16 @@ func (t *task) record(o outcome, seen answer, now time.Time) {
 	if n := seen.usage.Output; n != nil {
 		event = event.Int64("output_tokens", *n)
 	}
+	if t.background {
+		event = event.Bool("background", true)
+	}
 	if o.failure != nil {
 		event = event.Stringer("origin", o.failure.Origin).Str("reason", o.failure.Text)
 	}
 	event.Stringer("outcome", o.status).Stringer("code", o.code()).Dur("duration_ms", now.Sub(t.started)).
 		Int64("bytes_in", t.body.received()).Int64("bytes_out", seen.bytes).Msg("execution ended")
 	t.executor().cfg.Observer.Ended(Ended{
-		Adapter: t.req.GetAdapter(), Status: o.status, Code: o.code(), Duration: now.Sub(t.started),
+		Adapter: t.adapter, Status: o.status, Code: o.code(), Duration: now.Sub(t.started),
 		BytesIn: t.body.received(), BytesOut: seen.bytes,
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -249,6 +250,27 @@ func TestLingerLimits(t *testing.T) {
 		r.RunEnd(id)
 	}
 	nodetest.Eventually(t, "256 linger", func() bool { return r.Snapshot().Lingering == 256 && r.mux.Status().OpenStreams <= 258 })
+}
+
+// More executions end at once than may linger. One that hasn't written its terminal yet isn't closed for the others.
+func TestManyEndAtOnce(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{})
+	held, release := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	r.seen.hook = func(node.Ended) {
+		first.Do(func() { close(held); <-release })
+	}
+	slow := r.Start("slow")
+	nodetest.Receive(t, "the first execution is over", held)
+	for i := range 257 {
+		id := fmt.Sprint("r", i)
+		r.Start(id)
+		r.RunEnd(id)
+	}
+	close(release)
+	if got := slow.Collect(); got.Kinds != "ahbe" {
+		t.Errorf("got %q %v", got.Kinds, got.Err)
+	}
 }
 
 // A provider that isn't a Tunneler can't be asked to carry a tunnel.

@@ -15,10 +15,12 @@ import (
 type Adapter struct {
 	// OnTunnel is the tunnel; nil answers 200 with the body "ok".
 	OnTunnel func(ctx context.Context, req *execution.TunnelRequest, sink execution.TunnelSink) error
+	// OnExecute is the run; nil emits a start and the text "ok", and finishes with "stop".
+	OnExecute func(ctx context.Context, req *execution.Request, emit execution.Emit) (execution.Completion, error)
 	// OnProbe is the probe; nil is available, version "1", with the model "m".
 	OnProbe func(ctx context.Context) execution.Capabilities
 
-	Calls  atomic.Int64 // of Tunnel
+	Calls  atomic.Int64 // of Tunnel and Execute
 	Probes atomic.Int64
 	Closes atomic.Int64
 
@@ -37,6 +39,17 @@ func (a *Adapter) Tunnel(ctx context.Context, req *execution.TunnelRequest, sink
 	return a.OnTunnel(ctx, req, sink)
 }
 
+// Execute implements execution.Executor.
+func (a *Adapter) Execute(ctx context.Context, req *execution.Request, emit execution.Emit) (execution.Completion, error) {
+	a.Calls.Add(1)
+	a.count(1)
+	defer a.count(-1)
+	if a.OnExecute == nil {
+		return Say(emit, "ok")
+	}
+	return a.OnExecute(ctx, req, emit)
+}
+
 func (a *Adapter) count(n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -44,7 +57,7 @@ func (a *Adapter) count(n int) {
 	a.peak = max(a.peak, a.now)
 }
 
-// Peak returns the most tunnels that there were at once, and how many there are.
+// Peak returns the most executions that there were at once, and how many there are.
 func (a *Adapter) Peak() (peak, now int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,4 +93,23 @@ func Answer(sink execution.TunnelSink, body string) error {
 func Hang(ctx context.Context, _ *execution.TunnelRequest, _ execution.TunnelSink) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
+}
+
+// Say is a whole run that says the texts.
+func Say(emit execution.Emit, texts ...string) (execution.Completion, error) {
+	if err := emit(execution.Event{Kind: execution.EventStart, Model: "m"}); err != nil {
+		return execution.Completion{}, err
+	}
+	for _, text := range texts {
+		if err := emit(execution.Event{Kind: execution.EventDelta, Text: text}); err != nil {
+			return execution.Completion{}, err
+		}
+	}
+	return execution.Completion{FinishReason: "stop"}, nil
+}
+
+// HangRun is [Hang] for runs.
+func HangRun(ctx context.Context, _ *execution.Request, _ execution.Emit) (execution.Completion, error) {
+	<-ctx.Done()
+	return execution.Completion{}, context.Cause(ctx)
 }

@@ -205,13 +205,16 @@ func (e *EdgeSide) Ended() *transport.LinkError {
 	return link
 }
 
-// Tunnel is one work stream.
-type Tunnel struct {
+// Work is one work stream as its edge writes it.
+type Work struct {
 	*transport.Stream
 	t     testing.TB
 	seq   uint64
 	total int64
 }
+
+// Tunnel is one work stream whose answer is a tunnel's.
+type Tunnel struct{ Work }
 
 // Open opens a work stream and sends the open on it.
 func (e *EdgeSide) Open(open *pb.WorkOpen) *Tunnel {
@@ -233,7 +236,7 @@ func (e *EdgeSide) Stream() *Tunnel {
 		e.t.Fatal(err)
 	}
 	e.t.Cleanup(s.Close)
-	return &Tunnel{Stream: s, t: e.t}
+	return &Tunnel{Work{Stream: s, t: e.t}}
 }
 
 // TunnelOpen is the open of a tunnel without a body on the adapter "a" at revision 1.
@@ -250,37 +253,36 @@ func (e *EdgeSide) Start(runID string) *Tunnel {
 }
 
 // Body sends body bytes in frames.
-func (tn *Tunnel) Body(p []byte) *Tunnel {
-	tn.t.Helper()
-	for len(p) > 0 {
-		n := min(len(p), transport.MaxBody)
-		tn.seq++
-		if err := tn.AppendBody(tn.seq, p[:n]); err != nil {
-			tn.t.Fatal(err)
-		}
-		if err := tn.Flush(); err != nil {
-			tn.t.Fatal(err)
-		}
-		tn.total += int64(n)
-		p = p[n:]
-	}
-	return tn
-}
+func (tn *Tunnel) Body(p []byte) *Tunnel { tn.t.Helper(); tn.send(p); return tn }
 
 // End sends the end of the body as it is.
-func (tn *Tunnel) End() *Tunnel {
-	tn.t.Helper()
-	return tn.EndOf(tn.total)
-}
+func (tn *Tunnel) End() *Tunnel { tn.t.Helper(); return tn.EndOf(tn.total) }
 
 // EndOf sends an end that names a length.
-func (tn *Tunnel) EndOf(total int64) *Tunnel {
-	tn.t.Helper()
-	tn.seq++
-	if err := tn.Write(&pb.WorkInput{Seq: tn.seq, Input: &pb.WorkInput_End{End: &pb.InputEnd{TotalBytes: total}}}); err != nil {
-		tn.t.Fatal(err)
+func (tn *Tunnel) EndOf(total int64) *Tunnel { tn.t.Helper(); tn.end(total); return tn }
+
+func (w *Work) send(p []byte) {
+	w.t.Helper()
+	for len(p) > 0 {
+		n := min(len(p), transport.MaxBody)
+		w.seq++
+		if err := w.AppendBody(w.seq, p[:n]); err != nil {
+			w.t.Fatal(err)
+		}
+		if err := w.Flush(); err != nil {
+			w.t.Fatal(err)
+		}
+		w.total += int64(n)
+		p = p[n:]
 	}
-	return tn
+}
+
+func (w *Work) end(total int64) {
+	w.t.Helper()
+	w.seq++
+	if err := w.Write(&pb.WorkInput{Seq: w.seq, Input: &pb.WorkInput_End{End: &pb.InputEnd{TotalBytes: total}}}); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // Next reads one frame. Only this side's reader may be waited for so long.

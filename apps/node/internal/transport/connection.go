@@ -48,7 +48,7 @@ func (l *Link) serve(ctx context.Context, conn net.Conn, resp *pb.RegisterRespon
 		log: l.log.With().Uint64("connection_generation", resp.GetConnectionGeneration()).Logger(),
 	}
 	c.mux = transport.NewNodeLink(conn, l.muxConfig(resp), c)
-	c.session = l.cfg.Executor.NewSession(c.mux, resp.GetConnectionGeneration())
+	c.session = l.cfg.Executor.NewSession(c.mux, resp.GetConnectionGeneration(), resp.GetFeatures()...)
 	l.setMux(c.mux)
 	c.offer(resp.GetConfig())
 
@@ -264,6 +264,8 @@ func (c *connection) handle(m *pb.EdgeControl) bool {
 		c.session.Cancel(v.Cancel)
 	case *pb.EdgeControl_ReadyAck:
 		return c.readyAck(v.ReadyAck)
+	case *pb.EdgeControl_RunEndedAck:
+		return c.serving.Load() && c.session.Acknowledged(v.RunEndedAck.GetRunIds())
 	case *pb.EdgeControl_ConfigRefresh:
 		return c.offer(v.ConfigRefresh.GetConfig())
 	case *pb.EdgeControl_DrainNotice:
@@ -273,8 +275,7 @@ func (c *connection) handle(m *pb.EdgeControl) bool {
 		c.log.Info().Str("code", goodbyeName(v.Goodbye.GetCode())).Str("reason", printable(v.Goodbye.GetText())).
 			Msg("the edge says goodbye")
 	default:
-		// RunEndedAck is for background runs, the others for leases: neither was negotiated. What isn't known at all
-		// comes from a newer edge.
+		// The others are for leases, which weren't negotiated. What isn't known at all comes from a newer edge.
 		return false
 	}
 	return true

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"time"
 
+	"iop/apps/node/internal/node"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -98,6 +99,7 @@ func (l *Link) registerRequest() *pb.RegisterRequest {
 		ProtocolMax:      transport.ProtocolMax,
 		Token:            l.cfg.Token.Reveal(),
 		InstanceId:       l.cfg.InstanceID[:],
+		Features:         node.Features(),
 		SoftwareVersion:  l.cfg.Version,
 		LastGeneration:   l.lastGeneration,
 		LastEdgeInstance: l.lastEdgeInstance,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ func TestLinkComesUp(t *testing.T) {
 	r := newRig(t, &nodetest.Adapter{})
 	edge, req := r.accept(7)
 	if req.GetToken() != "token-1" || req.GetProtocolMin() != 1 || req.GetProtocolMax() != 1 || len(req.GetInstanceId()) != 16 ||
-		req.GetSoftwareVersion() != "9.9" || req.GetLastGeneration() != 0 || req.GetHandover() || req.GetOsArch() == "" || len(req.GetFeatures()) != 0 {
+		req.GetSoftwareVersion() != "9.9" || req.GetLastGeneration() != 0 || req.GetHandover() || req.GetOsArch() == "" || !slices.Equal(req.GetFeatures(), []pb.Feature{pb.Feature_FEATURE_BACKGROUND}) {
 		t.Errorf("registration = %v", req)
 	}
 	ready := edge.Ready()
