@@ -149,7 +149,11 @@ func (h *Handler) writeError(c *call, ref *refusal) {
 		// SDKs run a prompt again after a 5xx. This one may have run, or may be running.
 		header.Set("X-Should-Retry", "false")
 	}
-	c.write(status, encodeError(status, ref))
+	encode := c.encode
+	if encode == nil { // no endpoint has the path
+		encode = encodeError
+	}
+	c.write(status, encode(status, ref))
 }
 
 func retryAfter(status int, f *execution.Failure) time.Duration {

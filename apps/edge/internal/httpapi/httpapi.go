@@ -44,6 +44,8 @@ type Config struct {
 	State func() *config.State
 	// Tunnels carries what was admitted here.
 	Tunnels Tunnels
+	// Runs starts and shows normalized runs.
+	Runs Runs
 	// Offers returns what the nodes are known to serve, for the route "*". Nil = nothing is known.
 	Offers func() []Offer
 	// Observers are told of each request that ended without reaching Tunnels, refused ones above all; Tunnels tells of
@@ -118,7 +120,8 @@ type call struct {
 	principal *config.Principal // nil = anonymous
 	tunnel    service.Tunnel    // filled as the request is understood
 	endpoint  *Endpoint
-	modelID   string // of /v1/models/{id}
+	encode    func(status int, ref *refusal) []byte // the error shape of the path's dialect, nil while it isn't known
+	pathID    string                                // what stands for {id} in the endpoint's path
 
 	// patience is how long net/http may wait for what is unread of the request body when the response is written.
 	patience time.Duration

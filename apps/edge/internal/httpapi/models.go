@@ -35,7 +35,7 @@ func (h *Handler) listModels(c *call) *refusal {
 
 // getModel answers GET /v1/models/{id}.
 func (h *Handler) getModel(c *call) *refusal {
-	id, ok := unescapeModel(c.modelID)
+	id, ok := unescapeModel(c.pathID)
 	if _, found := slices.BinarySearch(h.models(c), id); !ok || !found {
 		return unknownModel()
 	}

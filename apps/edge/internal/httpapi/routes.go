@@ -18,59 +18,87 @@ const (
 // Endpoint is one row of the table: what can be asked for, and by whom.
 type Endpoint struct {
 	Method string
-	Path   string // matched byte for byte against the raw target; a final {id} takes the rest, slashes included
+	Path   string // matched byte for byte against the raw target; {id} takes what stands there, slashes included
 	Access Access
 
 	handle func(*Handler, *call) *refusal
+	encode func(status int, ref *refusal) []byte // the dialect's error shape
 }
 
 // Endpoints returns the whole table.
 func Endpoints() []Endpoint {
 	return []Endpoint{
-		{http.MethodPost, "/v1/chat/completions", AccessPrincipal, (*Handler).openAI},
-		{http.MethodPost, "/v1/completions", AccessPrincipal, (*Handler).openAI},
-		{http.MethodPost, "/v1/embeddings", AccessPrincipal, (*Handler).openAI},
-		{http.MethodPost, "/v1/responses", AccessPrincipal, (*Handler).openAI},
-		{http.MethodGet, "/v1/models", AccessPrincipal, (*Handler).listModels},
-		{http.MethodGet, "/v1/models/{id}", AccessPrincipal, (*Handler).getModel},
+		{http.MethodPost, "/v1/chat/completions", AccessPrincipal, (*Handler).openAI, encodeError},
+		{http.MethodPost, "/v1/completions", AccessPrincipal, (*Handler).openAI, encodeError},
+		{http.MethodPost, "/v1/embeddings", AccessPrincipal, (*Handler).openAI, encodeError},
+		{http.MethodPost, "/v1/responses", AccessPrincipal, (*Handler).openAI, encodeError},
+		{http.MethodGet, "/v1/models", AccessPrincipal, (*Handler).listModels, encodeError},
+		{http.MethodGet, "/v1/models/{id}", AccessPrincipal, (*Handler).getModel, encodeError},
+		{http.MethodPost, "/iop/v1/runs", AccessPrincipal, (*Handler).createRun, encodeRunError},
+		{http.MethodGet, "/iop/v1/runs/{id}", AccessPrincipal, (*Handler).getRun, encodeRunError},
+		{http.MethodPost, "/iop/v1/runs/{id}/cancel", AccessPrincipal, (*Handler).cancelRun, encodeRunError},
 	}
 }
 
-const idSuffix = "{id}"
+const idMark = "{id}"
 
 // table finds endpoints by path, then by method. http.ServeMux would redirect and unescape; here a path is what the
 // caller wrote or it is unknown.
 type table struct {
-	exact  map[string][]*Endpoint
-	prefix map[string][]*Endpoint // of paths that end in {id}
+	exact    map[string][]*Endpoint
+	patterns []pattern
+}
+
+// pattern is a path with an {id} in it.
+type pattern struct {
+	prefix, suffix string
+	rows           []*Endpoint
 }
 
 func newTable(rows []Endpoint) table {
-	t := table{exact: map[string][]*Endpoint{}, prefix: map[string][]*Endpoint{}}
+	t := table{exact: map[string][]*Endpoint{}}
 	for i := range rows {
 		row := &rows[i]
-		if p, ok := strings.CutSuffix(row.Path, idSuffix); ok {
-			t.prefix[p] = append(t.prefix[p], row)
-		} else {
+		prefix, suffix, ok := strings.Cut(row.Path, idMark)
+		if !ok {
 			t.exact[row.Path] = append(t.exact[row.Path], row)
+			continue
 		}
+		at := slices.IndexFunc(t.patterns, func(p pattern) bool { return p.prefix == prefix && p.suffix == suffix })
+		if at < 0 {
+			at = len(t.patterns)
+			t.patterns = append(t.patterns, pattern{prefix: prefix, suffix: suffix})
+		}
+		t.patterns[at].rows = append(t.patterns[at].rows, row)
 	}
 	return t
+}
+
+// match finds the pattern of a path; of two that fit, the one that says more.
+func (t table) match(path string) (rows []*Endpoint, id string) {
+	best := -1
+	for _, p := range t.patterns {
+		rest, ok := strings.CutPrefix(path, p.prefix)
+		if !ok {
+			continue
+		}
+		if inner, ok := strings.CutSuffix(rest, p.suffix); ok && inner != "" && len(p.suffix) > best {
+			best, rows, id = len(p.suffix), p.rows, inner
+		}
+	}
+	return rows, id
 }
 
 // find puts the endpoint into c, or refuses with 404 or 405.
 func (t table) find(c *call, path string) *refusal {
 	rows := t.exact[path]
 	if rows == nil {
-		for prefix, candidates := range t.prefix {
-			if id, ok := strings.CutPrefix(path, prefix); ok && id != "" {
-				rows, c.modelID = candidates, id
-			}
-		}
+		rows, c.pathID = t.match(path)
 	}
 	if rows == nil {
 		return notFound("no such path here; the API is under /v1")
 	}
+	c.encode = rows[0].encode
 	for _, row := range rows {
 		if row.serves(c.r.Method) {
 			c.endpoint = row

@@ -8,16 +8,25 @@ import (
 	"strings"
 	"testing"
 
+	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
 )
 
 // The table is walked: each row is whole, and says of itself what the handler does.
 func TestEndpointsAreWhole(t *testing.T) {
-	g := start(t, keyed(), nil)
+	runs := &fakeRuns{do: talk(t, nil), cancel: service.Cancelling,
+		views: map[string]service.RunView{"small": {RunID: "small", Principal: "alice"}}}
+	g := startRuns(t, keyed(), runs)
 	seen := map[string]bool{}
 	for _, e := range Endpoints() {
-		if e.Method == "" || !strings.HasPrefix(e.Path, "/v1/") || e.Access != AccessPrincipal || e.handle == nil || seen[e.Method+e.Path] {
+		body := small
+		if strings.HasPrefix(e.Path, "/iop/v1/") {
+			body = minimal + "}"
+		} else if !strings.HasPrefix(e.Path, "/v1/") {
+			t.Errorf("%s is of no surface", e.Path)
+		}
+		if e.Method == "" || e.Access != AccessPrincipal || e.handle == nil || e.encode == nil || seen[e.Method+e.Path] {
 			t.Errorf("%s %s isn't whole, or there twice", e.Method, e.Path)
 		}
 		seen[e.Method+e.Path] = true
@@ -27,21 +36,33 @@ func TestEndpointsAreWhole(t *testing.T) {
 		}
 		ask := func(method, headers string) (*http.Response, string) {
 			c := g.dial()
-			c.send(method + " " + path + " HTTP/1.1\r\nHost: edge\r\n" + headers + "Content-Length: " + itoa(len(small)) + "\r\n\r\n" + small)
+			c.send(method + " " + path + " HTTP/1.1\r\nHost: edge\r\n" + headers + "Content-Length: " + itoa(len(body)) + "\r\n\r\n" + body)
 			return c.response()
 		}
-		resp, body := ask(e.Method, "")
-		wantError(t, resp, body, 401, "unauthorized")
-		if resp, body = ask(e.Method, "X-Api-Key: "+aliceKey+"\r\n"); resp.StatusCode != 200 {
-			t.Errorf("%s %s: %s %s", e.Method, path, resp.Status, body)
+		resp, text := ask(e.Method, "")
+		wantShape(t, &e, resp, text, 401, "unauthorized")
+		if resp, text = ask(e.Method, "X-Api-Key: "+aliceKey+"\r\n"); resp.StatusCode/100 != 2 {
+			t.Errorf("%s %s: %s %s", e.Method, path, resp.Status, text)
 		}
 		for _, method := range []string{"DELETE", "PUT", "PATCH", "TRACE", "BREW"} {
-			resp, body := ask(method, "X-Api-Key: "+aliceKey+"\r\n")
-			wantError(t, resp, body, 405, "bad_request")
+			resp, text := ask(method, "X-Api-Key: "+aliceKey+"\r\n")
+			wantShape(t, &e, resp, text, 405, "bad_request")
 			if !slices.Contains(strings.Split(resp.Header.Get("Allow"), ", "), e.Method) {
 				t.Errorf("Allow: %q", resp.Header.Get("Allow"))
 			}
 		}
+	}
+}
+
+// wantShape checks an error in the shape of the endpoint's surface.
+func wantShape(t *testing.T, e *Endpoint, resp *http.Response, body string, status int, code string) {
+	t.Helper()
+	if strings.HasPrefix(e.Path, "/v1/") {
+		wantError(t, resp, body, status, code)
+		return
+	}
+	if resp.StatusCode != status || !strings.HasPrefix(body, `{"error":{"code":"`+code+`","message":"`) || !strings.Contains(body, `"origin":`) {
+		t.Errorf("%s %s: %s %s", e.Method, e.Path, resp.Status, body)
 	}
 }
 
