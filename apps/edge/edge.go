@@ -110,7 +110,7 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 		MaxUnregistered: cfg.Limits.Unregistered, MaxHandshakes: cfg.Limits.Handshakes,
 	})
 	g.handler = httpapi.New(httpapi.Config{
-		State: current, Tunnels: g.service, Offers: view.offers, Observers: []service.Observer{metrics}, Log: opts.Log,
+		State: current, Tunnels: g.service, Runs: g.service, Offers: view.offers, Observers: []service.Observer{metrics}, Log: opts.Log,
 		Limits: cfg.Limits, Origins: cfg.CORS.Origins, WriteIdle: cfg.Timers.WriteIdle,
 	})
 	g.callers = httpapi.NewServer(httpapi.ServerConfig{Handler: g.handler, HeaderRead: cfg.Timers.HeaderRead,
@@ -123,7 +123,7 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 	if cfg.Listen.Admin != "" {
 		g.admin = admin.NewServer(admin.New(admin.Config{
 			Listen: cfg.Listen.Admin, State: current, NotReady: view.notReady, Nodes: view.nodes,
-			Queue: g.scheduler.Snapshot, Metrics: metrics, Log: opts.Log,
+			Queue: g.scheduler.Snapshot, Runs: func() []service.RunView { return g.service.Runs() }, Metrics: metrics, Log: opts.Log,
 		}))
 		g.admin.ErrorLog = logging.HTTPErrors(opts.Log)
 	}

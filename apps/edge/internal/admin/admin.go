@@ -15,6 +15,7 @@ import (
 
 	"iop/apps/edge/internal/admission"
 	"iop/apps/edge/internal/node"
+	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
 )
 
@@ -31,6 +32,8 @@ type Config struct {
 	Nodes func() []node.NodeView
 	// Queue returns places and waiters.
 	Queue func() admission.Snapshot
+	// Runs returns the live runs and tunnels and those that ended last, the newest first.
+	Runs func() []service.RunView
 	// Metrics are what GET /metrics shows.
 	Metrics *Metrics
 	// Log gets a line for each refused request.
@@ -65,6 +68,7 @@ func Endpoints() []Endpoint {
 		{http.MethodGet, "/metrics", AccessKey, (*handler).metrics},
 		{http.MethodGet, "/admin/v1/nodes", AccessKey, (*handler).nodes},
 		{http.MethodGet, "/admin/v1/queue", AccessKey, (*handler).queue},
+		{http.MethodGet, "/admin/v1/runs", AccessKey, (*handler).runs},
 	}
 }
 
@@ -130,6 +134,14 @@ func (h *handler) nodes(w http.ResponseWriter, _ *http.Request) {
 		nodes = []node.NodeView{}
 	}
 	h.write(w, http.StatusOK, map[string]any{"nodes": nodes})
+}
+
+func (h *handler) runs(w http.ResponseWriter, _ *http.Request) {
+	runs := h.cfg.Runs()
+	if runs == nil {
+		runs = []service.RunView{}
+	}
+	h.write(w, http.StatusOK, map[string]any{"runs": runs})
 }
 
 // queueView is the answer of /admin/v1/queue.

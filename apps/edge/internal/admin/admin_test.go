@@ -14,6 +14,7 @@ import (
 
 	"iop/apps/edge/internal/admission"
 	"iop/apps/edge/internal/node"
+	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
 )
 
@@ -27,6 +28,7 @@ type rig struct {
 	notReady []string
 	nodes    []node.NodeView
 	queue    admission.Snapshot
+	runs     []service.RunView
 }
 
 func newRig(t *testing.T, listen string) *rig {
@@ -35,7 +37,7 @@ func newRig(t *testing.T, listen string) *rig {
 	state := config.NewState(&config.Edge{AdminKeyHashes: []string{hex.EncodeToString(sum[:])}}, 1, nil)
 	sources := Sources{Nodes: func() []node.NodeView { return g.nodes }, Places: func() admission.Snapshot { return g.queue }}
 	g.h = New(Config{Listen: listen, State: func() *config.State { return state }, NotReady: func() []string { return g.notReady },
-		Nodes: sources.Nodes, Queue: sources.Places, Metrics: NewMetrics("test", sources), Log: zerolog.New(&g.log)})
+		Nodes: sources.Nodes, Queue: sources.Places, Runs: func() []service.RunView { return g.runs }, Metrics: NewMetrics("test", sources), Log: zerolog.New(&g.log)})
 	return g
 }
 
@@ -191,5 +193,16 @@ func TestServerHasLimits(t *testing.T) {
 	s := NewServer(http.NotFoundHandler())
 	if s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.MaxHeaderBytes == 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+func TestRuns(t *testing.T) {
+	g := newRig(t, here)
+	if _, body := g.ask("GET", "/admin/v1/runs", here); body != `{"runs":[]}`+"\n" {
+		t.Errorf("no runs: %s", body)
+	}
+	g.runs = []service.RunView{{RunID: "r1", State: service.StateDetached, Principal: "alice"}}
+	if _, body := g.ask("GET", "/admin/v1/runs", here); !strings.Contains(body, `"run_id":"r1"`) || !strings.Contains(body, `"state":"detached"`) {
+		t.Errorf("%s", body)
 	}
 }
