@@ -222,6 +222,96 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	}
 }
 
+// casesDue are the cases that this version is about: each has a row in CASES.md.
+var casesDue = strings.Fields(`
+	ST-01 ST-02 ST-03 ST-04 ST-06 ST-07 ST-10 ST-11 ST-12 ST-13 ST-16 ST-17 ST-18 ST-20 ST-21 ST-23 ST-24 ST-26 ST-28
+	ST-29 ST-30 HT-01 HT-03 HT-05 HT-08 HT-09 HT-10 HT-12 HT-13 HT-14 HT-15 HT-16 CA-01 CA-02 CA-04 CA-05 CA-07
+	CF-01 CF-02 CF-03 CF-05 TU-01 TU-02 TU-04 TU-05 TU-06 TU-08 TU-10 TU-11 TU-13 TU-16 TU-17 TU-18 TU-19 TU-20 TU-23
+	TU-24 TU-26 TU-27 TU-28 TU-30 CR-03 CR-07 CR-09 OL-08 OL-09 OL-10 CP-10 CP-18
+	E27 E30 E31 E32 E33 E34 E35 E36 E37 E38 E39 E40 E41 E42 E43`)
+
+// protocolTestsDue are the rows of the protocol's list of tests that must exist before their code.
+var protocolTestsDue = []string{
+	"place confirmed behind a slow caller", "cancel overtakes the request", "ReadyAck races the first work", "gate deadlock",
+	"Close destroys data", "multiplexer before authentication", "background runs and reconnect", "busy spins",
+	"never left the edge", "node that never confirms", "duplicate rule", "request body", "timers without an owner",
+	"refresh races", "time through the queue", "places shared by pools", "unbounded yamux calls", "net/http replays a POST",
+}
+
+// CASES.md has every case that is due, names tests that exist, and says of the others what they wait for.
+func TestCasesNameTestsThatExist(t *testing.T) {
+	tests := testFunctions(t)
+	seen, header := map[string]bool{}, []string(nil)
+	for line := range strings.Lines(source(t, "agent-contract/CASES.md")) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		held, remark := slices.Index(header, "held by"), slices.Index(header, "remark")
+		switch {
+		case !strings.HasPrefix(line, "|"):
+			header = nil
+			continue
+		case header == nil:
+			header = cells
+			continue
+		case strings.HasPrefix(cells[0], "---"):
+			continue
+		case held < 0 || remark < 0 || len(cells) != len(header):
+			t.Errorf("CASES.md: a row of %d cells under %q: %s", len(cells), header, line)
+			continue
+		}
+		seen[cells[0]] = true
+		if cells[held] == "—" {
+			if cells[remark] == "" {
+				t.Errorf("CASES.md: %s has no test and doesn't say why", cells[0])
+			}
+			continue
+		}
+		for _, name := range namedTests(t, cells[held]) {
+			if !tests[name] {
+				t.Errorf("CASES.md: %s names %s, which doesn't exist", cells[0], name)
+			}
+		}
+	}
+	for _, id := range append(casesDue, protocolTestsDue...) {
+		if !seen[id] {
+			t.Errorf("CASES.md has no row for %s", id)
+		}
+	}
+}
+
+// namedTests reads "`package`: TestOne, TestTwo; `other`: TestThree".
+func namedTests(t *testing.T, cell string) (names []string) {
+	t.Helper()
+	for _, part := range strings.Split(cell, ";") {
+		m := regexp.MustCompile("^`([a-z0-9/_-]+)`: ([A-Za-z0-9_, ]+)$").FindStringSubmatch(strings.TrimSpace(part))
+		if m == nil {
+			t.Errorf("CASES.md: %q isn't `package`: TestOne, TestTwo", part)
+			continue
+		}
+		for _, name := range strings.Split(m[2], ",") {
+			names = append(names, m[1]+"."+strings.TrimSpace(name))
+		}
+	}
+	return names
+}
+
+// testFunctions are all tests and fuzz targets, as package.Name.
+func testFunctions(t *testing.T) map[string]bool {
+	t.Helper()
+	found := map[string]bool{}
+	for path, file := range goFiles(t) {
+		for _, decl := range file.Decls {
+			f, ok := decl.(*ast.FuncDecl)
+			if ok && f.Recv == nil && strings.HasSuffix(path, "_test.go") && regexp.MustCompile("^(Test|Fuzz)").MatchString(f.Name.Name) {
+				found[filepath.ToSlash(filepath.Dir(path))+"."+f.Name.Name] = true
+			}
+		}
+	}
+	return found
+}
+
 func source(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
