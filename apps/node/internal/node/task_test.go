@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -256,9 +256,12 @@ func TestLingerLimits(t *testing.T) {
 func TestManyEndAtOnce(t *testing.T) {
 	r := newRig(t, &nodetest.Adapter{})
 	held, release := make(chan struct{}), make(chan struct{})
-	var first sync.Once
+	var later atomic.Bool
 	r.seen.hook = func(node.Ended) {
-		first.Do(func() { close(held); <-release })
+		if !later.Swap(true) { // between the end and the terminal of the first one
+			close(held)
+			<-release
+		}
 	}
 	slow := r.Start("slow")
 	nodetest.Receive(t, "the first execution is over", held)
@@ -267,6 +270,7 @@ func TestManyEndAtOnce(t *testing.T) {
 		r.Start(id)
 		r.RunEnd(id)
 	}
+	nodetest.Eventually(t, "the oldest of the others was closed", func() bool { return r.Snapshot().Lingering == 256 })
 	close(release)
 	if got := slow.Collect(); got.Kinds != "ahbe" {
 		t.Errorf("got %q %v", got.Kinds, got.Err)
