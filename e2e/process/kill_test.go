@@ -152,7 +152,7 @@ func (m *matrix) check(c *call, want verdict) {
 		c.cut(m.t)
 	case isRefused:
 		c.refused(m.t, want.status, want.codes...)
-		if retry := c.header.Get("X-Should-Retry"); want.status == 502 && !slices.Contains(want.codes, "upstream_connect") && retry != "false" {
+		if retry := c.header.Get("X-Should-Retry"); want.status == 502 && c.code() != "upstream_connect" && retry != "false" {
 			m.t.Errorf("an SDK would run the prompt again: %s", c)
 		}
 	case isGone:
@@ -341,7 +341,8 @@ func kills() []fault {
 				m.provider.Kill()
 				return from
 			},
-			want: map[phase]verdict{queued: refusedWith(502, "upstream_connect"), preByte: truncated, midStream: cutV, atEnd: eitherV, noStream: truncated},
+			// The kernel may have taken the queued caller's connection for a provider that was already dying.
+			want: map[phase]verdict{queued: refusedWith(502, "upstream_connect", "upstream_truncated"), preByte: truncated, midStream: cutV, atEnd: eitherV, noStream: truncated},
 			repair: func(m *matrix) {
 				m.holder.await(m.t, limit).cut(m.t)
 				m.note("places", m.awaitFree(promise))
