@@ -18,7 +18,16 @@ import (
 // limit, no request waits longer than that, and afterwards every request goes to the other.
 func TestOneOfTwoHostsIsGone(t *testing.T) {
 	t.Parallel()
-	const s scale = 30
+	oneOfTwo(t, 30)
+}
+
+// OL-08 in real time.
+func TestLongOneOfTwoHostsIsGone(t *testing.T) {
+	long(t, "a host that is silent for 45 s")
+	oneOfTwo(t, 1)
+}
+
+func oneOfTwo(t *testing.T, s scale) {
 	script, _ := endless(20 * time.Millisecond)
 	second := fakeprovider.New(t, behindProbe(fakeprovider.Events(0, delta("well"), done)))
 	l := newLinked(t, s, script, setup{Options: harness.Options{
@@ -33,7 +42,7 @@ func TestOneOfTwoHostsIsGone(t *testing.T) {
 	l.relay.Set(harness.Drop, harness.Drop)
 	var fenced atomic.Int64 // when, since start
 	var load sync.WaitGroup
-	outcomes := make(chan string, 10_000)
+	outcomes := marks{count: map[string]int{}}
 	for range 3 {
 		load.Go(func() {
 			for {
@@ -44,10 +53,11 @@ func TestOneOfTwoHostsIsGone(t *testing.T) {
 					return
 				}
 				after := fenced.Load() != 0 && asked > time.Duration(fenced.Load())
-				outcomes <- fmt.Sprintf("%v %d", after, a.StatusCode)
+				outcomes.add(fmt.Sprintf("%v %d", after, a.StatusCode))
 				if after {
 					return
 				}
+				<-time.After(s.of(300 * time.Millisecond))
 			}
 		})
 	}
@@ -55,8 +65,7 @@ func TestOneOfTwoHostsIsGone(t *testing.T) {
 	fenced.Store(int64(time.Since(start)))
 	between(t, "the terminal of what ran there", c.cut(t, late).Sub(start), s.of(dead-heartbeat), s.of(dead)+late)
 	load.Wait()
-	close(outcomes)
-	for o := range outcomes {
+	for o := range outcomes.count {
 		if o != "true 200" && o != "false 200" && o != "false 504" && o != "false 502" {
 			t.Errorf("a request ended as %s", o)
 		}
@@ -73,7 +82,16 @@ func TestOneOfTwoHostsIsGone(t *testing.T) {
 // connection, so that the node can notice and come again.
 func TestMuteNodeIsClosed(t *testing.T) {
 	t.Parallel()
-	const s scale = 30
+	mute(t, 30)
+}
+
+// TU-19 in real time.
+func TestLongMuteNodeIsClosed(t *testing.T) {
+	long(t, "a node that says nothing for 45 s")
+	mute(t, 1)
+}
+
+func mute(t *testing.T, s scale) {
 	e := newFakeSite(t, s, 4, harness.Options{})
 	mux, resp := rawNode(t, e, "box")
 	ready(t, e, mux, resp)

@@ -49,36 +49,42 @@ func TestHostComesBack(t *testing.T) {
 	}
 }
 
+// orphan loses a link in one way or another, and looks at what ran there. The node must have stopped it soon after.
+func orphan(t *testing.T, s scale, lose func(*harness.Relay), after time.Duration) {
+	script, gone := endless(20 * time.Millisecond)
+	l := newLinked(t, s, script, setup{})
+	generation := l.Node("box").Generation
+	c := follow(t, l.HTTP(), chatBody, delta("tick"))
+	start := time.Now()
+	lose(l.relay)
+	between(t, "the caller's terminal", c.cut(t, s.of(after)+late).Sub(start), 0, s.of(after)+late)
+	between(t, "the end at the provider", await(t, gone, "the provider's connection is closed").Sub(start), 0, s.of(after)+2*time.Second)
+	comesBack(t, l.Edge, generation, time.Minute)
+	if n := l.node.Status(); len(n.Running) != 0 || n.Adapters[0].InFlight != 0 {
+		t.Errorf("after the reconnect the node reports %+v", n)
+	}
+	if n := l.InFlight(); n != 0 {
+		t.Errorf("after the reconnect the edge counts %d places", n)
+	}
+}
+
 // OL-10: what runs on a link that is cut, or falls silent, doesn't keep the provider; after the reconnect the node
 // reports nothing.
 func TestOrphanIsStopped(t *testing.T) {
-	for name, do := range map[string]struct {
-		lose  func(*harness.Relay)
-		after time.Duration
-	}{
-		"cut":    {(*harness.Relay).Reset, 0},
-		"silent": {(*harness.Relay).Silence, dead},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const s scale = 30
-			script, gone := endless(20 * time.Millisecond)
-			l := newLinked(t, s, script, setup{})
-			generation := l.Node("box").Generation
-			c := follow(t, l.HTTP(), chatBody, delta("tick"))
-			start := time.Now()
-			do.lose(l.relay)
-			between(t, "the end at the provider", await(t, gone, "the provider's connection is closed").Sub(start), 0, s.of(do.after)+2*time.Second)
-			c.cut(t, s.of(do.after)+late)
-			comesBack(t, l.Edge, generation, limit)
-			if n := l.node.Status(); len(n.Running) != 0 || n.Adapters[0].InFlight != 0 {
-				t.Errorf("after the reconnect the node reports %+v", n)
-			}
-			if n := l.InFlight(); n != 0 {
-				t.Errorf("after the reconnect the edge counts %d places", n)
-			}
-		})
-	}
+	t.Run("cut", func(t *testing.T) {
+		t.Parallel()
+		orphan(t, 1, (*harness.Relay).Reset, 0)
+	})
+	t.Run("silent", func(t *testing.T) {
+		t.Parallel()
+		orphan(t, 30, (*harness.Relay).Silence, dead)
+	})
+}
+
+// OL-10 in real time.
+func TestLongOrphanIsStopped(t *testing.T) {
+	long(t, "a link that is silent for 45 s under a run")
+	orphan(t, 1, (*harness.Relay).Silence, dead)
 }
 
 // soon is how a node dials that is never tired of it.
@@ -113,24 +119,50 @@ func TestLateCleanUpSparesTheNewConnection(t *testing.T) {
 	}
 }
 
+// marks counts executions by what their callers called them.
+type marks struct {
+	mu    sync.Mutex
+	count map[string]int
+}
+
+func (m *marks) add(mark string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.count[mark]++
+}
+
+// script answers within a few milliseconds.
+func (m *marks) script(x *fakeprovider.Exchange) {
+	x.Body()
+	m.add(x.Header.Get("X-Mark"))
+	x.BeginStream(200, "text/event-stream")
+	x.Chunk(delta("one"))
+	x.Pause(time.Duration(rand.Int64N(int64(4 * time.Millisecond))))
+	x.Chunk(done)
+	x.EndChunks()
+	x.Close()
+}
+
+// outcome is how an answer of script ended. Whatever came of it, it isn't half of one that looks whole.
+func outcome(t *testing.T, a *harness.Answer) string {
+	switch {
+	case a.Cut != nil:
+		return "cut"
+	case a.StatusCode == 200 && string(a.Bytes) != delta("one")+done:
+		t.Errorf("an answer that ended as if it were whole: %q", a.Bytes)
+	case a.StatusCode == 200, a.StatusCode == 502 && code(a) == "node_lost", a.StatusCode == 503 && code(a) == "no_node": // the fourth time
+	default:
+		t.Errorf("%d %s", a.StatusCode, a.Bytes)
+	}
+	return fmt.Sprint(a.StatusCode)
+}
+
 // Faults row 29: nodes come and go under load, so that generations change in every moment of an admission. Each caller
 // gets one whole answer or one failure, nothing is executed twice, and no place is lost.
 func TestGenerationsChangeUnderLoad(t *testing.T) {
 	t.Parallel()
-	var mu sync.Mutex
-	executed := map[string]int{}
-	l := newLinked(t, 5, func(x *fakeprovider.Exchange) {
-		x.Body()
-		mu.Lock()
-		executed[x.Header.Get("X-Mark")]++
-		mu.Unlock()
-		x.BeginStream(200, "text/event-stream")
-		x.Chunk(delta("one"))
-		x.Pause(time.Duration(rand.Int64N(int64(4 * time.Millisecond))))
-		x.Chunk(done)
-		x.EndChunks()
-		x.Close()
-	}, setup{Options: harness.Options{NodeTimers: soon}})
+	executed, outcomes := marks{count: map[string]int{}}, marks{count: map[string]int{}}
+	l := newLinked(t, 5, executed.script, setup{Options: harness.Options{NodeTimers: soon}})
 	var ended atomic.Bool
 	var storm sync.WaitGroup
 	storm.Go(func() {
@@ -140,7 +172,6 @@ func TestGenerationsChangeUnderLoad(t *testing.T) {
 			l.relay.Reset()
 		}
 	})
-	outcomes := map[string]int{}
 	all(8, func(caller int) {
 		for i := range 60 {
 			a, err := harness.Ask(l.HTTP(), chat(fmt.Sprintf("X-Mark: %d-%d", caller, i)), limit)
@@ -148,28 +179,17 @@ func TestGenerationsChangeUnderLoad(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			outcome := fmt.Sprint(a.StatusCode)
-			switch {
-			case a.StatusCode == 200 && a.Cut == nil && string(a.Bytes) != delta("one")+done:
-				t.Errorf("an answer that ended as if it were whole: %q", a.Bytes)
-			case a.Cut != nil:
-				outcome = "cut"
-			case a.StatusCode == 502 && code(a) == "node_lost", a.StatusCode == 503 && code(a) == "no_node": // the fourth time
-			case a.StatusCode != 200:
-				t.Errorf("%d %s", a.StatusCode, a.Bytes)
-			}
-			mu.Lock()
-			outcomes[outcome]++
-			mu.Unlock()
+			outcomes.add(outcome(t, a))
 		}
 	})
 	ended.Store(true)
 	storm.Wait()
-	t.Logf("outcomes: %v, generations: %d", outcomes, len(events(l.Edge, "registered", "box")))
-	if outcomes["200"] == 0 || len(events(l.Edge, "registered", "box")) < 10 {
+	generations := len(events(l.Edge, "registered", "box"))
+	t.Logf("outcomes: %v, generations: %d", outcomes.count, generations)
+	if outcomes.count["200"] == 0 || generations < 10 {
 		t.Error("the storm was none")
 	}
-	for mark, n := range executed {
+	for mark, n := range executed.count {
 		if n > 1 {
 			t.Errorf("request %s was executed %d times", mark, n)
 		}
