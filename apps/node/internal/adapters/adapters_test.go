@@ -35,7 +35,7 @@ func TestBuildRefuses(t *testing.T) {
 		`adapter "a": kind "vllm" is unknown`: {Name: "a", Kind: "vllm"},
 		"base_url: missing":                   {Name: "a", Kind: "openai"},
 		"base_url: the loopback kind":         {Name: "a", Kind: "loopback", BaseURL: "http://h"},
-		`remove "x"`:                          {Name: "a", Kind: "openai", BaseURL: "http://h", Options: map[string]string{"x": "1"}},
+		`options: "x" is unknown`:             {Name: "a", Kind: "openai", BaseURL: "http://h", Options: map[string]string{"x": "1"}},
 		`"x" is unknown`:                      {Name: "a", Kind: "loopback", Options: map[string]string{"x": "1"}},
 		"allow_paths":                         {Name: "a", Kind: "openai", BaseURL: "http://h", AllowPaths: []string{"x"}},
 	} {

@@ -104,19 +104,27 @@ func (x *job) streamCalls(w *writer) error {
 		if err := x.paced(w, object{"tool_calls": []any{begin}}); err != nil {
 			return err
 		}
-		for rest := c.arguments; rest != ""; {
-			n := min(len(rest), 8)
-			for n < len(rest) && rest[n]&0xC0 == 0x80 { // not inside a character
-				n++
-			}
-			piece := object{"index": i, "function": object{"arguments": rest[:n]}}
+		for _, arguments := range c.pieces() {
+			piece := object{"index": i, "function": object{"arguments": arguments}}
 			if err := x.paced(w, object{"tool_calls": []any{piece}}); err != nil {
 				return err
 			}
-			rest = rest[n:]
 		}
 	}
 	return nil
+}
+
+// pieces returns the arguments in pieces of some 8 bytes, none of them cut inside a character.
+func (c call) pieces() (out []string) {
+	for rest := c.arguments; rest != ""; {
+		n := min(len(rest), 8)
+		for n < len(rest) && rest[n]&0xC0 == 0x80 {
+			n++
+		}
+		out = append(out, rest[:n])
+		rest = rest[n:]
+	}
+	return out
 }
 
 // paced gives one token as a chunk, at the plan's pace.

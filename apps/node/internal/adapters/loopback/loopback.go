@@ -1,8 +1,8 @@
 // Package loopback is a provider inside the node: it speaks the OpenAI dialect with deterministic answers, without a
 // model and without a network, so that everything between a caller and a provider can be tried and tested.
 //
-// It serves GET /v1/models and POST /v1/chat/completions, /v1/completions, /v1/responses and /v1/embeddings. The same
-// request gets the same bytes. By default the answer is a friendly sentence, one word a token, 20 ms a token when it is
+// It serves GET /v1/models and POST /v1/chat/completions, /v1/completions, /v1/responses and /v1/embeddings, and
+// normalized runs. The same request gets the same bytes or events. By default the answer is a friendly sentence, one word a token, 20 ms a token when it is
 // streamed and at once when it isn't.
 //
 // What the last message of the user says after "loopback:", up to the end of that line, asks for another behaviour:
@@ -60,7 +60,10 @@ type Provider struct {
 	defaults plan
 }
 
-var _ execution.Tunneler = (*Provider)(nil)
+var (
+	_ execution.Tunneler = (*Provider)(nil)
+	_ execution.Executor = (*Provider)(nil)
+)
 
 // New returns the driver; an error names the field of the configuration.
 func New(cfg Config) (*Provider, error) {
@@ -100,7 +103,7 @@ func (p *Provider) Tunnel(ctx context.Context, req *execution.TunnelRequest, sin
 	if err != nil {
 		return err
 	}
-	w := &writer{ctx: ctx, sink: sink, timers: req.Timers}
+	w := &writer{pace: pace{ctx: ctx, timers: req.Timers}, sink: sink}
 	switch req.Path {
 	case "/v1/models":
 		return p.only(http.MethodGet, req, w, p.list)

@@ -106,19 +106,27 @@ func (p *Provider) take(w *writer, body []byte, ask func(*request) (prompt []str
 	if x.prompt, say, err = ask(&x.request); err != nil {
 		return nil, true, w.refuse(http.StatusBadRequest, err.Error())
 	}
-	if err := x.apply(directives(say)); err != nil {
+	if err := x.direct(say, body); err != nil {
 		return nil, true, w.refuse(http.StatusBadRequest, err.Error())
 	}
+	done, err = w.misbehave(&x.plan)
+	return x, done, err
+}
+
+// direct applies the directives of say to the plan. The answer's id depends on content alone.
+func (x *job) direct(say string, content []byte) error {
+	if err := x.apply(directives(say)); err != nil {
+		return err
+	}
 	if x.tools > 0 && len(x.Tools) == 0 {
-		return nil, true, w.refuse(http.StatusBadRequest, "loopback: tools: the request has no tools")
+		return errors.New("loopback: tools: the request has no tools")
 	}
 	if x.tools == 0 && x.forced() {
 		x.tools = 1
 	}
-	sum := sha256.Sum256(body)
+	sum := sha256.Sum256(content)
 	x.id = hex.EncodeToString(sum[:8])
-	done, err = w.misbehave(&x.plan)
-	return x, done, err
+	return nil
 }
 
 // forced reports whether the request wants a tool to be called without the prompt's saying so.

@@ -12,48 +12,10 @@ import (
 // maxPiece is the largest piece that a sink is given.
 const maxPiece = 16320
 
-// writer gives an answer to a sink, as slowly and as badly as a plan says. Its pauses are reads from a provider: they
-// end with the context, and with the limits on silence.
+// writer gives an answer to a sink, as slowly and as badly as a plan says.
 type writer struct {
-	ctx    context.Context
-	sink   execution.TunnelSink
-	timers execution.Timers
-	headed bool
-	passed int
-	tokens int // told so far; what cut and stall count
-}
-
-// wait pauses as a provider that says nothing for d; a negative d is for ever.
-func (w *writer) wait(d time.Duration) error {
-	limit, code, what := w.timers.FirstByte, execution.CodeFirstByteTimeout, "didn't answer within"
-	if w.headed {
-		limit, code, what = w.timers.Idle, execution.CodeIdleTimeout, "sent nothing for"
-	}
-	silent := limit > 0 && (d < 0 || d > limit)
-	if silent {
-		d = limit
-	}
-	if d == 0 {
-		if w.ctx.Err() != nil {
-			return context.Cause(w.ctx)
-		}
-		return nil
-	}
-	var over <-chan time.Time // of a wait for ever: never
-	if d > 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		over = timer.C
-	}
-	select {
-	case <-w.ctx.Done():
-		return context.Cause(w.ctx)
-	case <-over:
-	}
-	if silent {
-		return execution.Failf(code, execution.OriginProvider, "provider %s %v", what, limit)
-	}
-	return nil
+	pace
+	sink execution.TunnelSink
 }
 
 func (w *writer) head(status int, h http.Header) error {
@@ -137,34 +99,6 @@ func encode(v any) ([]byte, error) {
 	return body, nil
 }
 
-// token is called before each token: it pauses, and ends the answer where the plan says so.
-func (w *writer) token(p *plan) error {
-	switch w.tokens {
-	case p.cut:
-		return w.truncated()
-	case p.stall:
-		return w.wait(-1)
-	}
-	w.tokens++
-	return w.wait(p.delay)
-}
-
-// end is called after the last token, where cut and stall may stand too.
-func (w *writer) end(p *plan) error {
-	switch w.tokens {
-	case p.cut:
-		return w.truncated()
-	case p.stall:
-		return w.wait(-1)
-	}
-	return nil
-}
-
-func (w *writer) truncated() error {
-	return execution.Failf(execution.CodeUpstreamTruncated, execution.OriginProvider,
-		"provider closed the connection after %d bytes, inside its answer", w.passed)
-}
-
 // misbehave does what a plan says instead of an answer; done is false when it says nothing of the kind.
 func (w *writer) misbehave(p *plan) (done bool, err error) {
 	if err := w.wait(p.first); err != nil {
@@ -221,9 +155,13 @@ func (w *writer) count(p *plan, c counted) error {
 	if p.noUsage {
 		return nil
 	}
-	input, output, reasoning := int64(c.input), int64(c.output), int64(c.reasoning)
-	return w.sink.Usage(execution.Usage{Input: &input, Output: &output, Reasoning: &reasoning})
+	return w.sink.Usage(c.usage())
 }
 
 // counted is how many tokens a request and its answer have; output includes reasoning.
 type counted struct{ input, output, reasoning int }
+
+func (c counted) usage() execution.Usage {
+	input, output, reasoning := int64(c.input), int64(c.output), int64(c.reasoning)
+	return execution.Usage{Input: &input, Output: &output, Reasoning: &reasoning}
+}

@@ -1,8 +1,8 @@
 // Package openai drives providers that speak the OpenAI dialect: vLLM, llama.cpp, LM Studio, hosted APIs, and others
 // behind the same paths.
 //
-// It says which paths the dialect has and what a provider tells of itself; how a request gets there and back is
-// package upstream's business.
+// It says which paths the dialect has, what a provider tells of itself, and what a normalized run looks like in the
+// dialect, there and back; how a request gets there and back is package upstream's business.
 package openai
 
 import (
@@ -23,7 +23,7 @@ import (
 type Config struct {
 	BaseURL        string            // with or without the API's version: http://h:p and http://h:p/v1 are the same
 	MaxConcurrency int               // idle connections worth keeping
-	Options        map[string]string // the kind has none
+	Options        map[string]string // see wording.set
 	AllowPaths     []string          // paths beside the dialect's, as llama.cpp's /v1/messages
 	Connect        time.Duration     // 0 = 5 s
 	Log            zerolog.Logger
@@ -32,10 +32,14 @@ type Config struct {
 // Provider is a provider that speaks the OpenAI dialect.
 type Provider struct {
 	client *upstream.Client
+	how    wording
 	about  atomic.Pointer[about] // what doesn't change while the provider runs; nil = ask
 }
 
-var _ execution.Tunneler = (*Provider)(nil)
+var (
+	_ execution.Tunneler = (*Provider)(nil)
+	_ execution.Executor = (*Provider)(nil)
+)
 
 // Paths returns what may be tunnelled without further configuration.
 func Paths() []string {
@@ -46,8 +50,11 @@ func Paths() []string {
 
 // New returns the driver; it starts nothing and asks the provider nothing.
 func New(cfg Config) (*Provider, error) {
+	how := wording{maxTokens: "max_tokens"}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Options)) {
-		return nil, fmt.Errorf("options: the openai kind has none; remove %q", name)
+		if err := how.set(name, cfg.Options[name]); err != nil {
+			return nil, fmt.Errorf("options: %w", err)
+		}
 	}
 	client, err := upstream.New(upstream.Config{
 		BaseURL: cfg.BaseURL, Paths: Paths(), AllowPaths: cfg.AllowPaths,
@@ -56,7 +63,7 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Provider{client: client}, nil
+	return &Provider{client: client, how: how}, nil
 }
 
 // Close implements [execution.Provider].

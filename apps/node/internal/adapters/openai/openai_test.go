@@ -30,9 +30,11 @@ func TestConformance(t *testing.T) { adaptertest.Run(t, build, adaptertest.OpenA
 
 func TestNewRefuses(t *testing.T) {
 	for name, cfg := range map[string]Config{
-		"base_url":    {},
-		"temperature": {BaseURL: "http://h", Options: map[string]string{"temperature": "1"}},
-		"allow_paths": {BaseURL: "http://h", AllowPaths: []string{"v1"}},
+		"base_url":         {},
+		"temperature":      {BaseURL: "http://h", Options: map[string]string{"temperature": "1"}},
+		"include_usage":    {BaseURL: "http://h", Options: map[string]string{"include_usage": "no"}},
+		"max_tokens_field": {BaseURL: "http://h", Options: map[string]string{"max_tokens_field": "n_predict"}},
+		"allow_paths":      {BaseURL: "http://h", AllowPaths: []string{"v1"}},
 	} {
 		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
