@@ -21,22 +21,26 @@ type attempt struct {
 	unwake func() bool // stops the cancel of the stream with the run
 	writer *writer     // nil = the body was written inline
 	seq    *execution.Sequence
-	resp   response
+	msg    message // the one that is being handled
 
 	opened  bool // the whole open was handed to the link, so that the node may start
+	written bool // and so was the whole body, by the driver
 	over    bool // the node has said its last word: rejected or a terminal
+	lost    bool // the link is gone, and the run goes on without it
 	settled bool // the place was given back
 }
 
 // try spends a grant. Afterwards the run is decided, or goes on to ask for another place.
 func (r *Run) try(g *admission.Grant) {
-	a := &attempt{run: r, grant: g, seq: execution.NewSequence(execution.KindTunnel)}
+	a := &attempt{run: r, grant: g, seq: execution.NewSequence(r.job.kind())}
 	r.placed(g)
 	defer a.close()
 	defer r.recovered() // before close: what a panic leaves behind is cleared away like any failure's
 	if a.open() && a.send() {
 		a.receive()
-		a.aborted()
+		if r.decided() {
+			r.job.abort(a)
+		}
 	}
 }
 
@@ -45,6 +49,7 @@ func (r *Run) placed(g *admission.Grant) {
 	r.out.NodeID, r.out.Adapter, r.out.Generation = g.Node, g.Adapter, g.Generation
 	r.out.Queued = g.Queued
 	r.out.Attempts++
+	r.where.placed(g, r.attempt)
 	r.watch.begin(r.attempt, r.service.cfg.DispatchLimit)
 }
 
@@ -59,6 +64,9 @@ func (a *attempt) open() bool {
 	}
 	if a.node = r.service.cfg.Nodes.Lookup(a.grant.Node, a.grant.Generation); a.node == nil || !ok {
 		return a.unsent()
+	}
+	if r.out.Background && !a.node.Background() {
+		return a.unfit()
 	}
 	stream, err := a.node.Open(r.ctx)
 	if err != nil {
@@ -78,7 +86,7 @@ func (a *attempt) open() bool {
 		return a.unsent()
 	}
 	r.watch.enter(phaseSent)
-	r.sink.Placed(a.grant.Node, a.grant.Queued)
+	r.job.placed(a.grant.Node, a.grant.Queued)
 	return true
 }
 
@@ -97,15 +105,24 @@ func (a *attempt) unsent() bool {
 	return false
 }
 
+// unfit gives a place back whose node can't do what the run asks for.
+func (a *attempt) unfit() bool {
+	f := execution.Failf(execution.CodeBadRequest, execution.OriginEdge,
+		"node %s doesn't support background runs; name another node, upgrade it, or ask without background", a.grant.Node)
+	f.NothingSent = true
+	a.elsewhere(f)
+	return false
+}
+
 // receive takes what the node says until it has said its last word, the stream ends, or the run is decided.
 func (a *attempt) receive() {
 	for !a.over && !a.run.decided() {
-		frame, err := a.stream.ReadTunnel()
-		if err != nil {
+		var err error
+		if a.msg, err = read(a.stream, a.run.job.kind()); err != nil {
 			a.readFailed(err)
 			return
 		}
-		a.take(frame)
+		a.take(&a.msg)
 	}
 }
 
@@ -115,6 +132,8 @@ func (a *attempt) readFailed(err error) {
 	var fault *transport.FrameError
 	switch {
 	case r.decided(): // that is why the read ended
+	case errors.Is(err, transport.ErrLinkDown) && r.out.Background && a.whole():
+		a.lost, r.lost = true, true // not its end
 	case errors.Is(err, transport.ErrLinkDown):
 		r.decide(nodeLost())
 	case errors.As(err, &fault):
@@ -125,6 +144,15 @@ func (a *attempt) readFailed(err error) {
 		r.decide(execution.Failf(execution.CodeUpstreamTruncated, execution.OriginNode,
 			"the node closed the stream without saying how the execution ended"))
 	}
+}
+
+// whole reports whether the node can have all of the request. It is for when the writer has ended, or the link, which ends it.
+func (a *attempt) whole() bool {
+	if a.writer == nil {
+		return a.written
+	}
+	<-a.writer.done
+	return a.writer.err == nil
 }
 
 // close ends the attempt: the place, the writer, the stream, and what the node is told.
@@ -150,8 +178,15 @@ func (a *attempt) close() {
 		a.stop()
 	case a.over:
 		a.settle(a.grant.Decided)
-		a.run.service.late.glance(a.stream)
+		a.run.service.late.glance(a.stream, a.run.job.kind())
 		a.stream.Close()
+	case a.lost:
+		a.settled = true // the fence frees the place, or has done so
+		a.stream.Close()
+	case a.run.departed() && a.whole():
+		// The edge goes, the run stays: a close would end it at the node. The stream ends with the link.
+		a.settle(a.grant.Decided)
+		a.stream.Release()
 	default:
 		a.settle(a.grant.Decided)
 		a.stop()
@@ -170,8 +205,8 @@ func (a *attempt) settle(how func() bool) {
 // waits for neither. What still comes is read aside, since a late rejected frees the place.
 func (a *attempt) stop() {
 	_, cause := verdict(a.run.cause())
-	a.node.SendCancel(a.run.tunnel.RunID, cause)
-	a.run.service.late.follow(a.stream, a.grant)
+	a.node.SendCancel(a.run.id, cause)
+	a.run.service.late.follow(a.stream, a.run.job.kind(), a.grant)
 }
 
 // report tells the registry whether the node answers what is sent to it: a heartbeat alone proves nothing (TU-26).
@@ -188,7 +223,8 @@ func (a *attempt) report(phase phase) {
 // retry records an attempt that gave its place back and sends the run to the queue again, at its old position.
 func (r *Run) retry(g *admission.Grant, f *execution.Failure) {
 	r.out.Tried = append(r.out.Tried, Try{NodeID: g.Node, Adapter: g.Adapter, Code: f.Code})
-	r.service.cfg.Log.Debug().Str("run_id", r.tunnel.RunID).Str("node_id", g.Node).Str("adapter", g.Adapter).
+	r.where.enter(StateQueued)
+	r.service.cfg.Log.Debug().Str("run_id", r.id).Str("node_id", g.Node).Str("adapter", g.Adapter).
 		Uint32("attempt", r.attempt).Stringer("code", f.Code).Msg("attempt gave its place back")
 }
 

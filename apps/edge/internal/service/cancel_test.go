@@ -203,7 +203,7 @@ func TestCancelAtAnyMoment(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
 			id := fmt.Sprintf("run-%d", i)
 			p := r.submit(r.tunnel(id, "body"), &recorder{})
-			r.poll("live", func() bool { live, ended := r.svc.runs.find(id); return live != nil || ended })
+			r.poll("live", func() bool { _, known := r.svc.runs.find(id); return known })
 			<-time.After(time.Duration(rng.IntN(20_000)) * time.Microsecond)
 			result := r.svc.Cancel(id, execution.CauseAPI)
 			o := r.outcome(p)
@@ -313,12 +313,14 @@ func TestCancelAgainstCompletion(t *testing.T) {
 	r := newRig(t, setup{work: func(w *work) {}})
 	for _, cancelFirst := range []bool{true, false} {
 		sink := &recorder{}
-		run := r.svc.newRun(context.Background(), r.tunnel("run-1", ""), sink)
+		tunnel := r.tunnel("run-1", "")
+		job := &tunnelJob{Tunnel: tunnel, sink: sink, route: tunnel.Route}
+		run := r.svc.newRun(context.Background(), job, 0, Outcome{RunID: tunnel.RunID})
 		a := &attempt{run: run} // at its node's last word
 		if cancelFirst != (cancelFirst && run.cancel(execution.CauseAPI)) {
 			t.Fatal("the first cancel was refused")
 		}
-		a.end(&pb.TunnelEnd{})
+		job.end(a, &pb.TunnelEnd{})
 		if !cancelFirst && run.cancel(execution.CauseAPI) {
 			t.Error("a run that is complete was cancelled")
 		}

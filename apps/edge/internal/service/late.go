@@ -7,7 +7,6 @@ import (
 	"iop/apps/edge/internal/admission"
 	"iop/packages/go/execution"
 	"iop/packages/go/transport"
-	pb "iop/proto/iop"
 )
 
 // late reads what nodes still say of attempts that are over, aside from the drivers, and counts it by kind.
@@ -18,18 +17,18 @@ type late struct {
 
 // follow closes a stream whose run was cancelled and reads on until the node closed it too, or the reaper has reset
 // it. A cancel may overtake its open; the node then refuses the open, and nothing but that refusal frees the place.
-func (l *late) follow(s *transport.Stream, g *admission.Grant) {
+func (l *late) follow(s *transport.Stream, kind execution.Kind, g *admission.Grant) {
 	s.Close()
 	s.Linger()
 	l.reading.Go(func() {
 		defer s.Release()
 		for {
-			f, err := s.ReadTunnel()
+			m, err := read(s, kind)
 			if err != nil {
 				return
 			}
-			l.count(f)
-			if _, ok := f.Msg.GetFrame().(*pb.ProviderTunnelFrame_Rejected); ok {
+			l.counts[m.step].Add(1)
+			if m.step == execution.StepRejected {
 				g.Rejected()
 			}
 		}
@@ -37,18 +36,16 @@ func (l *late) follow(s *transport.Stream, g *admission.Grant) {
 }
 
 // glance counts what is already there behind a terminal, the last that is read from this stream. It never waits.
-func (l *late) glance(s *transport.Stream) {
+func (l *late) glance(s *transport.Stream, kind execution.Kind) {
 	defer s.Release()
 	for s.Buffered() {
-		f, err := s.ReadTunnel()
+		m, err := read(s, kind)
 		if err != nil {
 			return
 		}
-		l.count(f)
+		l.counts[m.step].Add(1)
 	}
 }
-
-func (l *late) count(f transport.Frame) { l.counts[stepOf(f)].Add(1) }
 
 // lateNames are the kinds as metrics show them.
 var lateNames = [...]string{

@@ -6,7 +6,10 @@ import (
 	"net/http"
 	"time"
 
+	"iop/apps/edge/internal/admission"
 	"iop/packages/go/config"
+	"iop/packages/go/execution"
+	pb "iop/proto/iop"
 )
 
 // Body is a whole request body that was read before admission. It can be read again, since an attempt that never
@@ -57,12 +60,15 @@ type Sink interface {
 // one outcome. When ctx ends, the run is cancelled and the call returns within a second, whatever the node does; the
 // cause of ctx may be an execution.CancelCause, any other means that the caller is gone.
 func (s *Service) SubmitProviderTunnel(ctx context.Context, t *Tunnel, sink Sink) *Outcome {
-	r := s.newRun(ctx, t, sink)
-	if f := s.runs.enter(t.RunID, r); f != nil {
+	j := &tunnelJob{Tunnel: t, sink: sink, route: t.Route}
+	r := s.newRun(ctx, j, t.deadline(), Outcome{RunID: t.RunID, Kind: execution.KindTunnel, SessionID: t.SessionID,
+		Principal: t.Principal, Route: t.Route, Model: t.Model, Target: t.Target})
+	r.where.adapter = t.Route.Adapter
+	if f := s.runs.enter(r); f != nil {
 		r.decide(f)
 		return s.ended(r)
 	}
-	defer s.runs.leave(t.RunID)
+	defer s.runs.leave(r)
 	r.drive()
 	return s.ended(r)
 }
@@ -73,4 +79,46 @@ func (t *Tunnel) deadline() time.Duration {
 		return t.Deadline
 	}
 	return t.Route.Deadline
+}
+
+// tunnelJob is a tunnel as a run carries it.
+type tunnelJob struct {
+	*Tunnel
+	sink  Sink
+	route *config.Route // in the version of the configuration that it was admitted by last
+	resp  response
+}
+
+// kind implements job.
+func (j *tunnelJob) kind() execution.Kind { return execution.KindTunnel }
+
+// body implements job.
+func (j *tunnelJob) body() Body { return j.Body }
+
+// placed implements job.
+func (j *tunnelJob) placed(nodeID string, queued time.Duration) { j.sink.Placed(nodeID, queued) }
+
+// open implements job.
+func (j *tunnelJob) open(r *Run, g *admission.Grant) *pb.WorkOpen {
+	return &pb.WorkOpen{
+		ConnectionGeneration: g.Generation,
+		Attempt:              r.attempt,
+		Work: &pb.WorkOpen_Tunnel{Tunnel: &pb.ProviderTunnelRequest{
+			RunId:           j.RunID,
+			Adapter:         g.Adapter,
+			Method:          j.Method,
+			Path:            j.Path,
+			Query:           j.Query,
+			Headers:         headersOf(j.Header),
+			ContentLength:   r.out.BytesIn,
+			AdapterRevision: g.AdapterRevision,
+			FirstByteMs:     j.route.FirstByte.Milliseconds(),
+			IdleMs:          j.route.Idle.Milliseconds(),
+			DeadlineMs:      r.remaining(),
+			Target:          j.Target,
+			SessionId:       j.SessionID,
+			Route:           j.route.Model,
+			PrincipalRef:    j.Principal,
+		}},
+	}
 }

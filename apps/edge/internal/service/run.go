@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"iop/apps/edge/internal/admission"
-	"iop/packages/go/config"
 	"iop/packages/go/execution"
 )
 
@@ -20,21 +19,22 @@ import (
 type Run struct {
 	// Set once.
 	service *Service
-	tunnel  *Tunnel
-	sink    Sink
+	job     job // nil when the run is of an earlier edge process
+	id      string
 	started time.Time
 	ctx     context.Context
 	end     context.CancelCauseFunc
 	watch   watch
+	where   whereabouts
 
 	// Owned by the driver.
-	out      Outcome
-	route    *config.Route
-	version  uint64 // of the state that route is of
+	out      Outcome // RunID to Background are set once
+	version  uint64  // of the state that the run was admitted by
 	request  admission.Request
 	budget   budget
 	deadline time.Time // zero = none
 	attempt  uint32
+	lost     bool // the current attempt's link is gone, and the run goes on
 }
 
 // budget counts what gave an attempt back without deciding the run; each has a limit, so that no run goes round for
@@ -44,7 +44,7 @@ type budget struct {
 	busy     int                // the node said adapter_busy
 	stale    int                // the node said stale_projection
 	draining int                // the node said node_draining
-	connect  *execution.Failure // the last provider that couldn't be reached; its place isn't tried again
+	unfit    *execution.Failure // why the last place that isn't tried again couldn't take it
 }
 
 // The limits of budget.
@@ -58,20 +58,28 @@ const (
 // errDone is the outcome of a run that succeeded.
 var errDone = errors.New("run is complete")
 
-// newRun returns a run whose context is live; finish ends it.
-func (s *Service) newRun(ctx context.Context, t *Tunnel, sink Sink) *Run {
-	r := &Run{service: s, tunnel: t, sink: sink, started: time.Now(), route: t.Route}
-	if limit := t.deadline(); limit > 0 {
+// errDeparted is the outcome of a background run that its edge leaves behind: it goes on at its node, which tells the
+// next edge how it ended.
+var errDeparted = errors.New("edge is gone")
+
+// newRun returns a run whose context is live; finish ends it. out says who it is; limit is 0 for none.
+func (s *Service) newRun(ctx context.Context, j job, limit time.Duration, out Outcome) *Run {
+	r := &Run{service: s, job: j, id: out.RunID, started: time.Now(), out: out}
+	if limit > 0 {
 		r.deadline = r.started.Add(limit)
 	}
 	r.ctx, r.end = context.WithCancelCause(ctx)
 	r.watch.expired = r.end
-	r.version = s.cfg.State().Version
-	r.request = r.admissionRequest()
-	r.out = Outcome{RunID: t.RunID, Kind: execution.KindTunnel, SessionID: t.SessionID, Principal: t.Principal,
-		Route: t.Route, Model: t.Model, Target: t.Target}
-	if t.Body != nil {
-		r.out.BytesIn = t.Body.Size()
+	r.where.init()
+	if j == nil {
+		return r
+	}
+	state := s.cfg.State()
+	r.version = state.Version
+	r.request = admission.Request{RunID: out.RunID, Principal: out.Principal}
+	j.ask(state, &r.request)
+	if body := j.body(); body != nil {
+		r.out.BytesIn = body.Size()
 	}
 	return r
 }
@@ -94,6 +102,9 @@ func (r *Run) cancel(cause execution.CancelCause) bool {
 	return r.cause() == error(cause)
 }
 
+// departed reports whether the edge leaves the run behind.
+func (r *Run) departed() bool { return r.cause() == errDeparted }
+
 func (r *Run) decided() bool { return r.ctx.Err() != nil }
 
 func (r *Run) cause() error { return context.Cause(r.ctx) }
@@ -112,6 +123,9 @@ func (r *Run) drive() {
 			return
 		}
 		r.try(grant)
+		if r.lost {
+			r.detached()
+		}
 	}
 }
 
@@ -124,12 +138,12 @@ func (r *Run) armDeadline() (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// refused decides a run that got no place. When the candidates ran out because providers couldn't be reached, that is
-// what the caller is told.
+// refused decides a run that got no place. When the candidates ran out because none of them was fit, as when providers
+// couldn't be reached, that is what the caller is told.
 func (r *Run) refused(err error) {
 	f := execution.AsFailure(err, execution.OriginEdge)
-	if f.Code == execution.CodeNoNode && r.budget.connect != nil {
-		f = r.budget.connect
+	if f.Code == execution.CodeNoNode && r.budget.unfit != nil {
+		f = r.budget.unfit
 	}
 	r.decide(f) // ctx's cause was faster when that is why Acquire returned
 }
@@ -142,7 +156,7 @@ func (r *Run) recovered() {
 }
 
 func (r *Run) panicked(p any) {
-	r.service.cfg.Log.Error().Str("run_id", r.tunnel.RunID).Str("panic", fmt.Sprint(p)).
+	r.service.cfg.Log.Error().Str("run_id", r.id).Str("panic", fmt.Sprint(p)).
 		Bytes("stack", debug.Stack()).Msg("run panicked")
 	r.decide(execution.Failf(execution.CodeInternal, execution.OriginEdge, "the edge failed inside this run; its log has more"))
 }

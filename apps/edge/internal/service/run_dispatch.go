@@ -1,10 +1,16 @@
 package service
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
+	"maps"
+	"slices"
 	"time"
 
+	"iop/apps/edge/internal/admission"
 	"iop/packages/go/execution"
+	pb "iop/proto/iop"
 )
 
 // RunSpec is one normalized run: which provider is asked, and for what.
@@ -50,5 +56,156 @@ type EventSink interface {
 // nil when it stops following before the run has ended: because ctx ended (one that has ended already is the way to
 // start a run and leave), because sink returned an error, or because sink fell too far behind. A nil sink takes nothing.
 func (s *Service) SubmitRun(ctx context.Context, spec *RunSpec, sink EventSink) *Outcome {
-	panic("not yet")
+	if spec.RunID == "" {
+		spec.RunID = NewRunID()
+	}
+	j := &runJob{spec: *spec, sink: sink, only: s.single()}
+	if sink == nil {
+		j.sink = nowhere{}
+	}
+	if spec.Background {
+		return s.submitBackground(ctx, j)
+	}
+	r, f := s.newNormalized(ctx, j)
+	if f != nil {
+		r.decide(f)
+		return s.ended(r)
+	}
+	defer s.runs.leave(r)
+	r.drive()
+	return s.ended(r)
+}
+
+// NewRunID draws the id of a run.
+func NewRunID() string { return "run-" + rand.Text() }
+
+// newNormalized returns a run that is in the table, or one that isn't and why.
+func (s *Service) newNormalized(ctx context.Context, j *runJob) (*Run, *execution.Failure) {
+	spec := &j.spec
+	f := spec.check()
+	if f == nil {
+		_, f = j.admissible(s.cfg.State())
+	}
+	if f == nil {
+		j.input, f = encodeInput(spec.Input, s.cfg.MaxInput)
+	}
+	spec.Input = nil // encoded, or not wanted; a background run outlives its caller's copy
+	id := spec.RunID
+	if !isID(id) {
+		id = "" // and so refused
+	}
+	r := s.newRun(ctx, j, spec.Deadline, Outcome{RunID: id, Kind: execution.KindRun, SessionID: spec.SessionID,
+		Principal: spec.Principal, Target: spec.Target, Background: spec.Background})
+	if f == nil {
+		r.where.adapter = spec.Adapter
+		f = s.runs.enter(r)
+	}
+	return r, f
+}
+
+// runJob is a normalized run as a run carries it.
+type runJob struct {
+	spec  RunSpec
+	sink  EventSink
+	only  string // the one node that was connected at submission, "" when there were others
+	input *bytes.Reader
+	seq   uint64 // of the last event that the sink was given
+}
+
+// kind implements job.
+func (j *runJob) kind() execution.Kind { return execution.KindRun }
+
+// body implements job.
+func (j *runJob) body() Body {
+	if j.input == nil {
+		return nil // not a nil *bytes.Reader in an interface
+	}
+	return j.input
+}
+
+// placed implements job.
+func (j *runJob) placed(nodeID string, queued time.Duration) { j.sink.Placed(nodeID, queued) }
+
+// abort implements job: events are never held back.
+func (j *runJob) abort(*attempt) {}
+
+// open implements job.
+func (j *runJob) open(r *Run, g *admission.Grant) *pb.WorkOpen {
+	s := &j.spec
+	req := &pb.RunRequest{
+		RunId:           s.RunID,
+		Adapter:         g.Adapter,
+		Target:          s.Target,
+		SessionId:       s.SessionID,
+		Background:      s.Background,
+		AdapterRevision: g.AdapterRevision,
+		DeadlineMs:      r.remaining(),
+		InputBytes:      r.out.BytesIn,
+		PrincipalRef:    s.Principal,
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Metadata)) {
+		req.Metadata = append(req.Metadata, &pb.KeyValue{Key: key, Value: s.Metadata[key]})
+	}
+	return &pb.WorkOpen{ConnectionGeneration: g.Generation, Attempt: r.attempt, Work: &pb.WorkOpen_Run{Run: req}}
+}
+
+// take implements job.
+func (j *runJob) take(a *attempt, m *message) {
+	r := a.run
+	switch e := m.event.GetEvent().(type) {
+	case *pb.RunEvent_Start:
+		j.pass(a, execution.Event{Kind: execution.EventStart, Model: shorten(e.Start.GetModel(), maxWord)})
+	case *pb.RunEvent_Delta:
+		j.pass(a, execution.Event{Kind: execution.EventDelta, Text: e.Delta})
+	case *pb.RunEvent_ReasoningDelta:
+		j.pass(a, execution.Event{Kind: execution.EventReasoning, Text: e.ReasoningDelta})
+	case *pb.RunEvent_ToolCall:
+		c := e.ToolCall
+		j.pass(a, execution.Event{Kind: execution.EventToolCall, ToolCall: execution.ToolCallDelta{
+			Index: int(c.GetIndex()), ID: c.GetId(), Name: c.GetName(), Arguments: c.GetArgumentsFragment()}})
+	case *pb.RunEvent_Usage:
+		r.out.Usage = usageOf(e.Usage)
+		j.pass(a, execution.Event{Kind: execution.EventUsage, Usage: r.out.Usage})
+	case *pb.RunEvent_Complete:
+		a.lastWord()
+		r.succeed(e.Complete.GetFinishReason(), e.Complete.GetUsage())
+	case *pb.RunEvent_Cancelled:
+		a.lastWord()
+		r.decide(cancelledByNode(e.Cancelled.GetCause()))
+	}
+}
+
+// nowhere is the sink of a run whose events nobody wants.
+type nowhere struct{}
+
+// Placed implements EventSink.
+func (nowhere) Placed(string, time.Duration) {}
+
+// Event implements EventSink.
+func (nowhere) Event(uint64, execution.Event) error { return nil }
+
+// maxWord cuts what a provider calls things, in bytes.
+const maxWord = 256
+
+// pass gives the sink an event.
+func (j *runJob) pass(a *attempt, e execution.Event) {
+	r := a.run
+	if !r.out.HeadSent {
+		a.streams()
+	}
+	j.seq++
+	if a.sank(j.sink.Event(j.seq, e)) {
+		r.out.BytesOut += int64(len(e.Text) + len(e.ToolCall.Arguments))
+	}
+}
+
+// succeed ends a run well, unless somebody was faster. Usage that was told before stands when the end tells none.
+func (r *Run) succeed(reason string, usage *pb.Usage) {
+	r.out.FinishReason = shorten(reason, maxWord)
+	if u := usageOf(usage); u.Known() {
+		r.out.Usage = u
+	}
+	if !r.complete() {
+		r.out.FinishReason = ""
+	}
 }

@@ -11,20 +11,23 @@ import (
 // Match returns the test of whether an adapter of a node is a candidate of route for target: the route's adapter (any,
 // when it names none), its nodes or labels, and an adapter that offers the target.
 func Match(route *config.Route, target string) func(*admission.Node, *admission.Adapter) bool {
-	return func(n *admission.Node, a *admission.Adapter) bool {
-		if route.Adapter != "" && route.Adapter != a.Name {
-			return false
-		}
-		if len(route.Nodes) > 0 && !slices.Contains(route.Nodes, n.ID) {
-			return false
-		}
-		for key, value := range route.Labels {
-			if have, ok := n.Labels[key]; !ok || have != value {
-				return false
-			}
-		}
-		return a.Offers(target)
+	return func(n *admission.Node, a *admission.Adapter) bool { return reaches(route, n, a) && a.Offers(target) }
+}
+
+// reaches reports whether a route leads to an adapter of a node, whatever the target.
+func reaches(route *config.Route, n *admission.Node, a *admission.Adapter) bool {
+	if route.Adapter != "" && route.Adapter != a.Name {
+		return false
 	}
+	if len(route.Nodes) > 0 && !slices.Contains(route.Nodes, n.ID) {
+		return false
+	}
+	for key, value := range route.Labels {
+		if have, ok := n.Labels[key]; !ok || have != value {
+			return false
+		}
+	}
+	return true
 }
 
 // setOf names the candidate set: runs with the same name have the same candidates. Under one route the target may
@@ -36,53 +39,55 @@ func setOf(route *config.Route, target string) string {
 	return route.Model + "\x00" + target
 }
 
-// admissionRequest is what the scheduler is asked for, attempt after attempt.
-func (r *Run) admissionRequest() admission.Request {
-	t, route := r.tunnel, r.route
-	return admission.Request{
-		RunID:     t.RunID,
-		Principal: t.Principal,
-		Set:       setOf(route, t.Target),
-		Match:     Match(route, t.Target),
-		Target:    t.Target,
-		Depth:     route.Queue.Depth,
-		Wait:      route.Queue.Wait,
-		FailFast:  route.FailFast,
-	}
+// ask implements job.
+func (j *tunnelJob) ask(_ *config.State, r *admission.Request) {
+	queue := j.route.Queue
+	r.Set, r.Match, r.Target = setOf(j.route, j.Target), Match(j.route, j.Target), j.Target
+	r.Depth, r.Wait, r.FailFast = queue.Depth, queue.Wait, j.route.FailFast
 }
 
-// fence checks what the run was admitted by against the configuration in force, just before something is sent. It is
-// free of charge while that is the same object. Otherwise the numbers decide: principal, route and the adapter's
-// revision as they were. False means that they differ and that the run has to be admitted anew; a failure that it
-// can't be any more.
-func (r *Run) fence(g *admission.Grant) (bool, *execution.Failure) {
-	state := r.service.cfg.State()
-	if state.Version == r.version {
-		return true, nil
-	}
-	route := state.Route(r.tunnel.Model)
+// readmit implements job.
+func (j *tunnelJob) readmit(state *config.State, r *admission.Request) (bool, *execution.Failure) {
+	route := state.Route(j.Model)
 	switch {
-	case route == nil || !permitted(state, r.tunnel.Principal, route):
+	case route == nil || !permitted(state, j.Principal, route):
 		f := execution.Failf(execution.CodeUnknownModel, execution.OriginEdge,
 			"the configuration changed while the request waited: the model isn't there any more")
 		f.NothingSent = true
 		return false, f
-	case route.Target != "" && route.Target != r.tunnel.Target:
+	case route.Target != "" && route.Target != j.Target:
 		// The body names the old target, and only the surface can change that.
 		f := execution.Failf(execution.CodeNoNode, execution.OriginEdge,
 			"the configuration changed while the request waited: the model has another target now; send the request again")
 		f.RetryAfter, f.NothingSent = retryAfter, true
 		return false, f
-	case !sameRoute(route, r.route):
-		r.route = route
-		r.request.Set, r.request.Match = setOf(route, r.tunnel.Target), Match(route, r.tunnel.Target)
-		return false, nil
-	case revision(state, g.Place) != g.AdapterRevision:
+	}
+	same := sameRoute(route, j.route)
+	j.route = route
+	if !same {
+		r.Set, r.Match = setOf(route, j.Target), Match(route, j.Target)
+	}
+	return same, nil
+}
+
+// fence checks what the run was admitted by against the configuration in force, just before something is sent. It is
+// free of charge while that is the same object. Otherwise the numbers decide: what the job depends on and the
+// adapter's revision as they were. False means that they differ and that the run has to be admitted anew; a failure
+// that it can't be any more.
+func (r *Run) fence(g *admission.Grant) (bool, *execution.Failure) {
+	state := r.service.cfg.State()
+	if state.Version == r.version {
+		return true, nil
+	}
+	if same, f := r.job.readmit(state, &r.request); f != nil || !same {
+		return false, f
+	}
+	if revision(state, g.Place) != g.AdapterRevision {
 		// The node doesn't run the adapter as it is configured now. It will say so; until then the queue mustn't spin.
 		r.service.cfg.Scheduler.Saturated(g.Place, g.Generation)
 		return false, nil
 	}
-	r.route, r.version = route, state.Version
+	r.version = state.Version
 	return true, nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 
+	"google.golang.org/protobuf/proto"
+
 	"iop/packages/go/execution"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
@@ -20,7 +22,7 @@ const oneFlush = 12 << 10
 // send writes the open and the body. It doesn't wait for the node's accepted: that would cost a round trip.
 func (a *attempt) send() bool {
 	size := a.run.out.BytesIn
-	open := a.run.workOpen(a.grant.Generation, a.grant.AdapterRevision, a.grant.Adapter)
+	open := a.run.job.open(a.run, a.grant)
 	if err := a.stream.Append(open); err != nil {
 		return a.unwritten(err)
 	}
@@ -37,13 +39,16 @@ func (a *attempt) send() bool {
 	if err := a.writeBody(); err != nil {
 		return a.unwritten(err)
 	}
-	a.opened = true
+	a.opened, a.written = true, true
 	return true
 }
 
-// openSize bounds the size of an encoded open from above, without encoding it.
+// openSize bounds the size of an encoded open from above, without encoding a tunnel's.
 func openSize(m *pb.WorkOpen) int64 {
 	t := m.GetTunnel()
+	if t == nil {
+		return int64(proto.Size(m))
+	}
 	n := 512 + len(t.GetPath()) + len(t.GetQuery()) + len(t.GetTarget()) + len(t.GetRoute())
 	for _, h := range t.GetHeaders() {
 		n += len(h.GetName()) + len(h.GetValue()) + 16
@@ -74,36 +79,6 @@ func (a *attempt) unwritten(err error) bool {
 	return false
 }
 
-// workOpen is the first message of the work stream.
-func (r *Run) workOpen(generation, revision uint64, adapter string) *pb.WorkOpen {
-	t := r.tunnel
-	length := int64(0)
-	if t.Body != nil {
-		length = r.out.BytesIn
-	}
-	return &pb.WorkOpen{
-		ConnectionGeneration: generation,
-		Attempt:              r.attempt,
-		Work: &pb.WorkOpen_Tunnel{Tunnel: &pb.ProviderTunnelRequest{
-			RunId:           t.RunID,
-			Adapter:         adapter,
-			Method:          t.Method,
-			Path:            t.Path,
-			Query:           t.Query,
-			Headers:         headersOf(t.Header),
-			ContentLength:   length,
-			AdapterRevision: revision,
-			FirstByteMs:     r.route.FirstByte.Milliseconds(),
-			IdleMs:          r.route.Idle.Milliseconds(),
-			DeadlineMs:      r.remaining(),
-			Target:          t.Target,
-			SessionId:       t.SessionID,
-			Route:           r.route.Model,
-			PrincipalRef:    t.Principal,
-		}},
-	}
-}
-
 // bodyError is a request body that couldn't be read back.
 type bodyError struct{ err error }
 
@@ -112,19 +87,19 @@ func (e *bodyError) Error() string { return "read request body back: " + e.err.E
 func (e *bodyError) Unwrap() error { return e.err }
 
 func (r *Run) bodyFailed(err *bodyError) {
-	r.service.cfg.Log.Error().Err(err.err).Str("run_id", r.tunnel.RunID).Msg("read request body back")
+	r.service.cfg.Log.Error().Err(err.err).Str("run_id", r.id).Msg("read request body back")
 	r.decide(execution.Failf(execution.CodeInternal, execution.OriginEdge, "the edge couldn't read the request body back"))
 }
 
 // writeBody writes the body in pieces and its end. The last piece and the end share a write.
 func (a *attempt) writeBody() error {
 	r := a.run
-	total, seq := r.out.BytesIn, uint64(1)
+	total, seq, body := r.out.BytesIn, uint64(1), r.job.body()
 	buf := r.service.buffers.Get().(*[]byte)
 	defer r.service.buffers.Put(buf)
 	for sent := int64(0); sent < total; seq++ {
 		p := (*buf)[:min(int64(len(*buf)), total-sent)]
-		if n, err := r.tunnel.Body.ReadAt(p, sent); n < len(p) {
+		if n, err := body.ReadAt(p, sent); n < len(p) {
 			if err == nil {
 				err = io.ErrUnexpectedEOF
 			}
@@ -148,23 +123,29 @@ func (a *attempt) writeBody() error {
 
 // writer is the goroutine that writes a long body while the driver reads: the node may refuse or answer before it has
 // taken all of it.
-type writer struct{ done chan struct{} }
+type writer struct {
+	done chan struct{}
+	err  error // valid once done is closed
+}
 
 func (a *attempt) writeAside() *writer {
-	w := &writer{done: make(chan struct{})}
+	w := &writer{done: make(chan struct{}), err: errUnwritten}
 	go func() {
 		defer close(w.done)
 		defer a.run.recovered()
-		err := a.writeBody()
+		w.err = a.writeBody()
 		var body *bodyError
-		if errors.As(err, &body) {
+		if errors.As(w.err, &body) {
 			a.run.bodyFailed(body) // any other error the reader sees, too
 		}
 	}()
 	return w
 }
 
-// stop ends the writer and returns when it has ended: the body belongs to the caller of SubmitProviderTunnel again,
+// errUnwritten stands in for the error of a writer that panicked.
+var errUnwritten = errors.New("the body was not written")
+
+// stop ends the writer and returns when it has ended: the body belongs to whoever submitted it again,
 // or to the next attempt.
 func (w *writer) stop(s interface{ Cancel() }) {
 	select {

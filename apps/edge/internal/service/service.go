@@ -18,7 +18,6 @@ import (
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
 	"iop/packages/go/transport"
-	pb "iop/proto/iop"
 )
 
 // Config is what a Service is built from.
@@ -93,27 +92,14 @@ func New(cfg Config) *Service {
 // Cancel ends the run with this id for this cause. Cancelling promises that it ends with the cause's code and no other
 // way; a run that was decided before, or whose response is complete, has ended already.
 func (s *Service) Cancel(runID string, cause execution.CancelCause) CancelResult {
-	r, ended := s.runs.find(runID)
+	r, known := s.runs.find(runID)
 	switch {
 	case r != nil && r.cancel(cause):
 		return Cancelling
-	case r != nil || ended:
+	case known:
 		return AlreadyEnded
 	}
 	return NotFound
-}
-
-// RunEnded tells the service that a node reported the end of an attempt; held says that it freed a place of that
-// connection, without which only the ends of background runs mean anything. It is O(1) and never blocks, so that the
-// reader of a control stream may call it; the scheduler is told apart.
-func (s *Service) RunEnded(nodeID string, generation uint64, e *pb.RunEnd, held bool) {
-	if r, _ := s.runs.find(e.GetRunId()); r != nil {
-		r.watch.nodeEnded(e.GetAttempt(), s.cfg.TerminalWait)
-	}
-}
-
-// Adopted tells the service which executions a node named as running when it became ready. The scheduler is told apart.
-func (s *Service) Adopted(nodeID string, generation uint64, running []*pb.RunningExecution) {
 }
 
 // Drain refuses new runs and those that wait (edge_draining); what has a place goes on.
@@ -122,17 +108,20 @@ func (s *Service) Drain() {
 	s.cfg.Scheduler.Drain()
 }
 
-// CancelAll ends every live run for this cause: the grace of a drain is over.
+// CancelAll ends every foreground run for this cause: the grace of a drain is over. Background runs are left to
+// [Service.Depart].
 func (s *Service) CancelAll(cause execution.CancelCause) {
 	for _, r := range s.runs.all() {
-		r.cancel(cause)
+		if !r.out.Background {
+			r.cancel(cause)
+		}
 	}
 }
 
-// Wait blocks until no run is live, or ctx ends. It is for after Drain, when no run can begin any more.
+// Wait blocks until no foreground run is live, or ctx ends. It is for after Drain, when no run can begin any more.
 func (s *Service) Wait(ctx context.Context) error {
 	done := make(chan struct{})
-	go func() { // ends with the last run, which CancelAll brings about
+	go func() { // ends with the last of them, which CancelAll brings about
 		defer close(done)
 		s.runs.busy.Wait()
 	}()
@@ -144,11 +133,14 @@ func (s *Service) Wait(ctx context.Context) error {
 	}
 }
 
-// Join blocks until nothing of an ended run is being read any more. That ends with the links at the latest, so it is for
-// after their end.
-func (s *Service) Join() { s.late.reading.Wait() }
+// Join blocks until no goroutine of the service is left. What still reads of ended runs ends with the links at the
+// latest, and background runs with Depart, so it is for after both.
+func (s *Service) Join() {
+	s.runs.backgrounds.Wait()
+	s.late.reading.Wait()
+}
 
-// Live returns how many runs are live.
+// Live returns how many runs are live, the detached ones included.
 func (s *Service) Live() int { return s.runs.len() }
 
 // LateFrames returns, by kind, how many frames came after their run was decided.

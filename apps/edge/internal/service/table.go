@@ -6,55 +6,145 @@ import (
 	"iop/packages/go/execution"
 )
 
-// table knows the runs by id: those that are live, and the ids of a bounded number of those that ended last.
+// table knows the runs by id: those that are live, and a bounded number of those that ended last.
 type table struct {
-	mu       sync.Mutex
-	live     map[string]*Run
-	draining bool
-	ended    map[string]struct{}
-	order    []string // ring of what is in ended
-	next     int
+	most int // of recent
 
-	busy sync.WaitGroup // counts live; nothing is added once draining
+	mu        sync.Mutex
+	live      map[string]*Run
+	recovered int // of live: runs of an earlier edge process
+	draining  bool
+	recent    []entry        // a ring once it has its full length
+	next      int            // where the ring's next entry goes
+	index     map[string]int // of recent, by id
+
+	busy        sync.WaitGroup // counts the live foreground runs; nothing is added once draining
+	backgrounds sync.WaitGroup // counts the goroutines of background runs; the same
+}
+
+// entry is a run that ended.
+type entry struct {
+	RunView
+	unwanted execution.CancelCause // 0, or why its node is to end it if it has it still
 }
 
 func newTable(recent int) *table {
-	return &table{live: map[string]*Run{}, ended: map[string]struct{}{}, order: make([]string, recent)}
+	return &table{most: recent, live: map[string]*Run{}, index: map[string]int{}}
 }
 
 // enter makes a run live, or says why not.
-func (t *table) enter(id string, r *Run) *execution.Failure {
+func (t *table) enter(r *Run) *execution.Failure {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, ended := t.ended[id]
+	return t.enterLocked(r)
+}
+
+func (t *table) enterLocked(r *Run) *execution.Failure {
+	_, ended := t.index[r.id]
 	switch {
 	case t.draining:
 		return cancelled(execution.CauseEdgeDraining)
-	case ended || t.live[id] != nil:
+	case ended || t.live[r.id] != nil:
 		return execution.Failf(execution.CodeDuplicateRun, execution.OriginCaller, "a run with this id is known already")
 	}
-	t.live[id] = r
-	t.busy.Add(1)
+	t.live[r.id] = r
+	if r.out.Background {
+		t.backgrounds.Add(1)
+	} else {
+		t.busy.Add(1)
+	}
 	return nil
 }
 
-// leave ends a run's life. Its id is remembered until as many others as the ring holds have ended.
-func (t *table) leave(id string) {
+// enterRecovered makes a run of an earlier edge process live, or says why not.
+func (t *table) enterRecovered(r *Run) *execution.Failure {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	defer t.busy.Done()
-	delete(t.live, id)
-	delete(t.ended, t.order[t.next])
-	t.ended[id], t.order[t.next] = struct{}{}, id
-	t.next = (t.next + 1) % len(t.order)
+	if t.recovered >= maxRecovered {
+		return execution.Failf(execution.CodeOverloaded, execution.OriginEdge, "%d runs of earlier edge processes are live", t.recovered)
+	}
+	f := t.enterLocked(r)
+	if f == nil {
+		t.recovered++
+	}
+	return f
 }
 
-// find returns a live run, or whether one with this id ended not long ago.
-func (t *table) find(id string) (r *Run, ended bool) {
+// leave ends a run's life. It is remembered until as many others as the table holds have ended.
+func (t *table) leave(r *Run) {
+	e := entry{RunView: r.endedView()}
+	if cause, stop := r.unwanted(); stop && e.Background {
+		e.unwanted = cause
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, ended = t.ended[id]
-	return t.live[id], ended
+	delete(t.live, r.id)
+	t.rememberLocked(e)
+	if r.job == nil {
+		t.recovered--
+	}
+	if !e.Background {
+		t.busy.Done()
+	}
+}
+
+// recover remembers a run that ended and was never live here. False: it is known.
+func (t *table) recover(v RunView) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, known := t.index[v.RunID]; known || t.live[v.RunID] != nil {
+		return false
+	}
+	t.rememberLocked(entry{RunView: v})
+	return true
+}
+
+func (t *table) rememberLocked(e entry) {
+	if len(t.recent) < t.most {
+		t.index[e.RunID] = len(t.recent)
+		t.recent = append(t.recent, e)
+		return
+	}
+	delete(t.index, t.recent[t.next].RunID)
+	t.index[e.RunID], t.recent[t.next] = t.next, e
+	t.next = (t.next + 1) % t.most
+}
+
+// find returns a live run, and whether one with this id is live or ended not long ago.
+func (t *table) find(id string) (r *Run, known bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, ended := t.index[id]
+	r = t.live[id]
+	return r, r != nil || ended
+}
+
+// lookup returns a run that is live, or a copy of what is remembered of it; both are nil when it isn't known.
+func (t *table) lookup(id string) (*Run, *entry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.live[id]; r != nil {
+		return r, nil
+	}
+	i, ok := t.index[id]
+	if !ok {
+		return nil, nil
+	}
+	e := t.recent[i]
+	return nil, &e
+}
+
+// recentViews returns what is remembered, the newest first.
+func (t *table) recentViews() []RunView {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.recent)
+	views := make([]RunView, n)
+	for i := range t.recent {
+		// The newest stands before next, or at the end while the ring isn't full.
+		views[i] = t.recent[(t.next+n-1-i)%n].RunView
+	}
+	return views
 }
 
 // drain lets nobody in any more.

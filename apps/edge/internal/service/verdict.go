@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"iop/packages/go/execution"
+	pb "iop/proto/iop"
 )
 
 // verdict translates the cause of a run's context, which is its outcome, into the failure that the caller is told (nil
@@ -20,6 +21,9 @@ func verdict(cause error) (*execution.Failure, execution.CancelCause) {
 	switch {
 	case cause == errDone:
 		return nil, 0
+	case cause == errDeparted:
+		return &execution.Failure{Code: execution.CodeEdgeDraining, Origin: execution.OriginEdge,
+			Text: "the edge is shutting down; the run goes on at its node"}, execution.CauseEdgeDraining
 	case errors.Is(cause, context.DeadlineExceeded):
 		return cancelled(execution.CauseDeadline), execution.CauseDeadline
 	}
@@ -66,6 +70,36 @@ func causeOf(code execution.Code) execution.CancelCause {
 		return execution.CauseEdgeDraining
 	}
 	return execution.CauseAPI
+}
+
+// cancelledByNode is the failure of a run that the node ended by itself.
+func cancelledByNode(cause pb.CancelCause) *execution.Failure {
+	if cause <= 0 || cause > pb.CancelCause_CANCEL_CAUSE_CREDENTIAL_REVOKED {
+		return &execution.Failure{Code: execution.CodeCancelled, Origin: execution.OriginNode, Text: "the node cancelled the run"}
+	}
+	c := execution.CancelCause(cause)
+	f := cancelled(c)
+	f.Origin, f.Text = execution.OriginNode, "the node cancelled the run: "+c.Error()
+	return f
+}
+
+// endedAway is the failure that a node reported of a run that it had without a connection; nil = it succeeded.
+func endedAway(e *pb.RunEnd) *execution.Failure {
+	if e.GetStatus() == pb.RunStatus_RUN_STATUS_COMPLETE {
+		return nil
+	}
+	code, why := execution.Code(e.GetCode()), "the execution failed while the connection to its node was lost; the node's store has more"
+	if e.GetStatus() == pb.RunStatus_RUN_STATUS_CANCELLED {
+		why = "the node cancelled the run"
+	}
+	switch {
+	case e.GetCode() > 0 && e.GetCode() <= 255:
+	case e.GetStatus() == pb.RunStatus_RUN_STATUS_CANCELLED:
+		code = execution.CodeCancelled
+	default:
+		return protocolFailure("the node reported a failure without a code")
+	}
+	return &execution.Failure{Code: code, Origin: execution.OriginNode, Text: why}
 }
 
 // retryAfter is told with a refusal that is worth another try and for which nothing better is known.

@@ -141,7 +141,7 @@ func TestRecentRunsAreBounded(t *testing.T) {
 			t.Errorf("run-%d: %v, want %v", i, got, want)
 		}
 	}
-	if n := len(r.svc.runs.ended); n > 3 {
+	if n := len(r.svc.runs.index); n > 3 {
 		t.Errorf("%d ids are kept", n)
 	}
 }

@@ -3,36 +3,11 @@ package service
 import (
 	"net/http"
 	"time"
+	"unicode/utf8"
 
 	"iop/packages/go/execution"
-	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
-
-// stepOf returns a frame's place in the grammar, 0 for a kind that this version doesn't know (which the grammar
-// refuses).
-func stepOf(f transport.Frame) execution.Step {
-	if f.Msg == nil {
-		return execution.StepBody
-	}
-	switch f.Msg.GetFrame().(type) {
-	case *pb.ProviderTunnelFrame_Accepted:
-		return execution.StepAccepted
-	case *pb.ProviderTunnelFrame_Rejected:
-		return execution.StepRejected
-	case *pb.ProviderTunnelFrame_Head:
-		return execution.StepHead
-	case *pb.ProviderTunnelFrame_Usage:
-		return execution.StepUsage
-	case *pb.ProviderTunnelFrame_Metadata:
-		return execution.StepMetadata
-	case *pb.ProviderTunnelFrame_End:
-		return execution.StepEnd
-	case *pb.ProviderTunnelFrame_Error:
-		return execution.StepError
-	}
-	return 0
-}
 
 // failureOf translates a node's failure. One without a code breaks the protocol; what it says then isn't passed on.
 func failureOf(m *pb.Failure) *execution.Failure {
@@ -51,10 +26,19 @@ func failureOf(m *pb.Failure) *execution.Failure {
 	if f.Origin != execution.OriginProvider {
 		f.Origin = execution.OriginNode
 	}
-	if len(f.Text) > execution.MaxFailureText {
-		f.Text = f.Text[:execution.MaxFailureText]
-	}
+	f.Text = shorten(f.Text, execution.MaxFailureText)
 	return f
+}
+
+// shorten cuts s to at most n bytes, on a character's border.
+func shorten(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
 }
 
 func usageOf(m *pb.Usage) execution.Usage {

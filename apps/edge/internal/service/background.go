@@ -1,0 +1,203 @@
+package service
+
+import (
+	"context"
+	"time"
+
+	"iop/packages/go/execution"
+	pb "iop/proto/iop"
+)
+
+// submitBackground starts a run in a goroutine of the service, and follows it.
+func (s *Service) submitBackground(ctx context.Context, j *runJob) *Outcome {
+	f := newFeed(j.sink)
+	j.sink = f
+	// Not ctx: a caller that leaves doesn't end the run.
+	r, refused := s.newNormalized(context.Background(), j)
+	if refused != nil {
+		r.decide(refused)
+		return s.ended(r)
+	}
+	go s.background(r, f.finish)
+	return f.follow(ctx)
+}
+
+// background drives a run to its outcome. It ends with the run: by the node's word, by a limit, or by [Service.Depart].
+func (s *Service) background(r *Run, done func(*Outcome)) {
+	defer s.runs.backgrounds.Done() // after everything else: Join waits for it
+	if r.job == nil {
+		r.detached()
+	} else {
+		r.drive()
+	}
+	r.forsake()
+	o := s.ended(r)
+	s.runs.leave(r)
+	done(o)
+}
+
+// detached is the life of a background run whose link is gone: it waits for its node to come back and say that it still
+// has it (the place is held again), or how it ended. Somebody may decide otherwise meanwhile.
+func (r *Run) detached() {
+	defer r.recovered()
+	limit := r.service.cfg.DetachedLimit
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for !r.decided() {
+		end, home := r.where.away()
+		switch {
+		case end != nil:
+			r.out.Usage = usageOf(end.GetUsage())
+			if f := endedAway(end); f != nil {
+				r.decide(f)
+			} else {
+				r.complete()
+			}
+		case home != nil:
+			r.log("run was adopted")
+			timer.Stop()
+			r.adopted(home)
+			timer.Reset(limit)
+		default:
+			r.log("run is detached")
+			r.await(timer.C)
+		}
+	}
+}
+
+// adopted waits while a connection has the run that isn't the one that it was sent on.
+func (r *Run) adopted(home Node) {
+	select {
+	case <-r.where.changed:
+	case <-home.Down():
+		r.where.lose(home)
+	case <-r.ctx.Done():
+	}
+}
+
+// await waits for the node.
+func (r *Run) await(limit <-chan time.Time) {
+	select {
+	case <-r.where.changed:
+	case <-r.ctx.Done():
+	case <-limit:
+		r.decide(execution.Failf(execution.CodeNodeLost, execution.OriginEdge,
+			"the node didn't come back within %v after its connection was lost", r.service.cfg.DetachedLimit))
+	}
+}
+
+// forsake ends the driver's interest in a background run. If the node has it on a later connection than the one that the
+// driver knew, it is told that nobody wants it any more; one that comes back later is told then.
+func (r *Run) forsake() {
+	home := r.where.leave()
+	if cause, stop := r.unwanted(); stop && home != nil {
+		home.SendCancel(r.id, cause)
+	}
+}
+
+// unwanted returns the cause with which the node is to end a run that is decided, and whether it is to.
+func (r *Run) unwanted() (execution.CancelCause, bool) {
+	if r.where.ended() || r.departed() {
+		return 0, false
+	}
+	f, cause := verdict(r.cause())
+	return cause, f != nil
+}
+
+// log writes a line about a step in a background run's life.
+func (r *Run) log(step string) {
+	w := &r.where
+	w.mu.Lock()
+	node, adapter, generation, attempt := w.node, w.adapter, w.generation, w.attempt
+	w.mu.Unlock()
+	r.service.cfg.Log.Info().Str("run_id", r.id).Str("node_id", node).Str("adapter", adapter).
+		Uint64("connection_generation", generation).Uint32("attempt", attempt).Msg(step)
+}
+
+// RunEnded tells the service that a node reported the end of an attempt; held says that it freed a place of that
+// connection, without which only the ends of background runs mean anything. It is O(1) and never blocks, so that the
+// reader of a control stream may call it; the scheduler is told apart. When it has returned, an end of a background run
+// is known here and may be confirmed.
+func (s *Service) RunEnded(nodeID string, generation uint64, e *pb.RunEnd, held bool) {
+	r, known := s.runs.find(e.GetRunId())
+	switch {
+	case r == nil:
+		if e.GetBackground() && !known && isID(e.GetRunId()) && s.runs.recover(recoveredView(nodeID, generation, e)) {
+			s.cfg.Log.Info().Str("run_id", e.GetRunId()).Str("node_id", nodeID).
+				Uint64("connection_generation", generation).Stringer("status", e.GetStatus()).
+				Msg("run of an earlier edge process has ended")
+		}
+		return
+	case held:
+		r.watch.nodeEnded(e.GetAttempt(), s.cfg.TerminalWait)
+	}
+	if r.out.Background && e.GetBackground() {
+		r.where.hear(nodeID, generation, e)
+	}
+}
+
+// Adopted tells the service which executions a node named as running when it became ready: the background runs among
+// them go on. What nobody wants any more is cancelled, and what an earlier edge process sent is known from here on. It
+// never blocks; the scheduler is told apart.
+func (s *Service) Adopted(nodeID string, generation uint64, running []*pb.RunningExecution) {
+	n := s.cfg.Nodes.Lookup(nodeID, generation)
+	if n == nil {
+		return
+	}
+	for _, e := range running {
+		if !e.GetBackground() || !isID(e.GetRunId()) {
+			continue
+		}
+		r, ended := s.runs.lookup(e.GetRunId())
+		switch {
+		case r != nil:
+			s.readopt(r, n, nodeID, generation, e)
+		case ended == nil:
+			s.recoverLive(n, nodeID, generation, e)
+		case ended.Node == nodeID && ended.unwanted != 0:
+			n.SendCancel(e.GetRunId(), ended.unwanted)
+		}
+	}
+}
+
+// readopt gives a live run the connection on which its node came back.
+func (s *Service) readopt(r *Run, n Node, nodeID string, generation uint64, e *pb.RunningExecution) {
+	if !r.out.Background {
+		return
+	}
+	if _, late := r.where.adopt(n, nodeID, generation, e.GetAttempt()); !late {
+		return
+	}
+	if cause, stop := r.unwanted(); stop {
+		n.SendCancel(r.id, cause)
+	}
+}
+
+// maxRecovered bounds the live runs that are known by their nodes' word only.
+const maxRecovered = 10_000
+
+// recoverLive makes a run known that an earlier edge process sent: it can be seen and cancelled, and it ends by its
+// node's word as if it had been detached.
+func (s *Service) recoverLive(n Node, nodeID string, generation uint64, e *pb.RunningExecution) {
+	r := s.newRun(context.Background(), nil, 0, Outcome{RunID: e.GetRunId(), Kind: execution.KindRun, Background: true,
+		NodeID: nodeID, Adapter: shorten(e.GetAdapter(), maxID), Generation: generation, Attempts: 1})
+	r.lost = true
+	r.where.node, r.where.adapter, r.where.attempt = nodeID, r.out.Adapter, e.GetAttempt()
+	r.where.placedAt = r.started
+	r.where.adopt(n, nodeID, generation, e.GetAttempt())
+	if s.runs.enterRecovered(r) != nil {
+		r.end(errDeparted)
+		return
+	}
+	go s.background(r, func(*Outcome) {})
+}
+
+// Depart leaves the background runs behind that their nodes have: they end here as edge_draining, and go on there. What
+// a node can't have as a whole is cancelled. It is for the end of a drain, before the links are closed.
+func (s *Service) Depart() {
+	for _, r := range s.runs.all() {
+		if r.out.Background {
+			r.end(errDeparted)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package service
+
+import (
+	"sync"
+	"time"
+
+	"iop/apps/edge/internal/admission"
+	pb "iop/proto/iop"
+)
+
+// whereabouts is where a run is: what others than its driver may see, and, of a background run, what they tell the
+// driver. A background run is at a node by its attempt; when the link is gone it is detached, until a later connection
+// of that node says that it is still running (home) or how it ended (end).
+type whereabouts struct {
+	changed chan struct{} // set once; holds a token when home or end may be new
+
+	mu         sync.Mutex
+	state      RunState
+	node       string
+	adapter    string
+	generation uint64 // of the connection that the run was sent on, or adopted by
+	attempt    uint32
+	placedAt   time.Time
+	home       Node       // the connection that adopted it, nil = none
+	end        *pb.RunEnd // the node's word on how the attempt ended, nil = not yet
+	left       bool       // the driver looks no more
+}
+
+func (w *whereabouts) init() {
+	w.changed = make(chan struct{}, 1)
+	w.state = StateQueued
+}
+
+// placed records a new attempt.
+func (w *whereabouts) placed(g *admission.Grant, attempt uint32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.state, w.placedAt = StateRunning, time.Now()
+	w.node, w.adapter, w.generation, w.attempt = g.Node, g.Adapter, g.Generation, attempt
+	w.home, w.end = nil, nil
+}
+
+// enter records a state.
+func (w *whereabouts) enter(s RunState) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.state = s
+}
+
+// signal wakes a driver that waits; called with mu held.
+func (w *whereabouts) signalLocked() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// hear takes a node's word on how an attempt ended. Another node's, another attempt's, or that of a connection before
+// the one that the run is on changes nothing.
+func (w *whereabouts) hear(nodeID string, generation uint64, e *pb.RunEnd) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if nodeID != w.node || e.GetAttempt() != w.attempt || generation < w.generation || w.end != nil {
+		return false
+	}
+	w.end = e
+	w.signalLocked()
+	return true
+}
+
+// adopt takes a node's word that an attempt is still running, on a later connection than the one that it was on. What it
+// returns says whether it is too late for that: the driver has left.
+func (w *whereabouts) adopt(n Node, nodeID string, generation uint64, attempt uint32) (adopted, late bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case nodeID != w.node || attempt != w.attempt || generation <= w.generation:
+		return false, false
+	case w.left:
+		return false, true
+	}
+	w.home, w.generation, w.state = n, generation, StateRunning
+	w.signalLocked()
+	return true, false
+}
+
+// away returns what a driver without a stream has to go by.
+func (w *whereabouts) away() (end *pb.RunEnd, home Node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.home == nil && w.end == nil {
+		w.state = StateDetached
+	}
+	return w.end, w.home
+}
+
+// ended reports whether the node has said how the attempt ended.
+func (w *whereabouts) ended() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.end != nil
+}
+
+// lose records that the connection that adopted the run is gone, unless another has adopted it meanwhile.
+func (w *whereabouts) lose(home Node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.home == home {
+		w.home = nil
+	}
+}
+
+// leave says that the driver looks no more, and returns the connection that has the run, if any.
+func (w *whereabouts) leave() Node {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = true
+	return w.home
+}
