@@ -246,6 +246,8 @@ func (g *graph) drain(kill <-chan struct{}) {
 	g.log.Info().Int("running", g.service.Live()).Stringer("grace", g.cfg.Timers.Drain).Msg("edge is draining")
 	g.nodes.Drain(g.cfg.Timers.Drain)
 	g.service.Drain()
+	// Background runs aren't waited for: their nodes go on with them, and tell the next edge process how they ended.
+	defer g.service.Depart()
 	done := make(chan struct{})
 	go func() { // ends with the last run, which the steps below see to
 		defer close(done)
