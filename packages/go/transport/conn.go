@@ -202,15 +202,20 @@ func (c *conn) RemoteAddr() net.Addr { return c.net.RemoteAddr() }
 // register opens the account of a work stream.
 func (c *conn) register(id uint32, f *flow) {
 	c.mu.Lock()
+	f.id = id
 	c.flows[id] = f
 	c.mu.Unlock()
 }
 
-// unregister closes it; the stream writes nothing more.
+// unregister closes it. A write that was under way when its stream was closed may still come behind the FIN: until it
+// has, the account stays, or nobody would get its bytes back and the gate would shut by and by.
 func (c *conn) unregister(id uint32) {
 	c.mu.Lock()
-	delete(c.flows, id)
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	if f := c.flows[id]; f != nil {
+		f.gone = true
+		c.cameLocked(f, 0)
+	}
 }
 
 // stalledSince tells since when bytes wait without progress; ok is false when none wait.

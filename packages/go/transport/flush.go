@@ -171,6 +171,7 @@ func (c *conn) appendLocked(head, body []byte) error {
 		m := mark{n: uint32(n)}
 		if f := c.flows[binary.BigEndian.Uint32(head[4:])]; f != nil {
 			m.payload, m.class = uint32(len(body)), f.class
+			c.cameLocked(f, len(body))
 		}
 		c.work.buf = append(append(c.work.buf, head...), body...)
 		c.work.marks = append(c.work.marks, m)

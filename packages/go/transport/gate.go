@@ -26,9 +26,12 @@ func classOf(n int) class {
 }
 
 // flow is one work stream's account at the gate. The class is that of the write in progress: the coalescer notes it
-// with each frame of the stream, so that the credit goes back to where it came from.
+// with each frame of the stream, so that the credit goes back to where it came from. Guarded by conn.mu.
 type flow struct {
+	id      uint32
 	class   class
+	due     int  // bytes that the multiplexer may still bring to the coalescer
+	gone    bool // unregistered; the account is closed once nothing is due
 	want    int
 	granted bool
 	wake    chan struct{} // one signal: granted, or the link is down; made at the first wait
@@ -103,6 +106,7 @@ func (c *conn) acquire(done <-chan struct{}, f *flow, k class, n int) error {
 	b := &c.gate[k]
 	if b.head == nil && b.free >= n {
 		b.free -= n
+		f.due += n
 		c.mu.Unlock()
 		return nil
 	}
@@ -131,6 +135,7 @@ func (c *conn) admitted(done <-chan struct{}, b *budget, f *flow) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !cancelled && f.granted && !c.dead {
+		f.due += f.want
 		return nil
 	}
 	if f.granted {
@@ -149,20 +154,37 @@ func (c *conn) admitted(done <-chan struct{}, b *budget, f *flow) error {
 }
 
 // back returns n admitted bytes that found no window and so aren't in the queue.
-func (c *conn) back(k class, n int) {
+func (c *conn) back(f *flow, k class, n int) {
 	if n == 0 {
 		return
 	}
 	c.mu.Lock()
 	c.gate[k].credit(n)
+	c.cameLocked(f, n)
 	c.mu.Unlock()
 }
 
-// force accounts n bytes that were written without being admitted.
-func (c *conn) force(k class, n int) {
+// expect announces n bytes that are about to be written without being admitted.
+func (c *conn) expect(f *flow, n int) {
+	c.mu.Lock()
+	f.due += n
+	c.mu.Unlock()
+}
+
+// force accounts for what was expected: n bytes were written, left were not.
+func (c *conn) force(f *flow, k class, n, left int) {
 	c.mu.Lock()
 	c.gate[k].free -= n
+	c.cameLocked(f, left)
 	c.mu.Unlock()
+}
+
+// cameLocked says that n bytes came to the coalescer, or never will.
+func (c *conn) cameLocked(f *flow, n int) {
+	f.due -= n
+	if f.gone && f.due <= 0 {
+		delete(c.flows, f.id)
+	}
 }
 
 // killGateLocked wakes everybody who waits; the link is down.

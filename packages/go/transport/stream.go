@@ -24,7 +24,7 @@ type Stream struct {
 
 	in   frameReader // owned by the reading goroutine
 	out  *buffer     // pending frames, nil when none; owned by the writing goroutine
-	flow flow        // account at the gate; owned by the writing goroutine and the gate
+	flow flow        // account at the gate, which guards it
 
 	closed  atomic.Bool
 	lingers atomic.Bool // reads go on although cancelled: see Linger

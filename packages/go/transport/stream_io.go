@@ -176,11 +176,12 @@ func (s *Stream) send(p []byte) ([]byte, error) {
 			return p, s.halted(err)
 		}
 		sent, err := s.mux.Write(p[:n])
-		c.back(k, n-sent)
+		c.back(&s.flow, k, n-sent)
 		p = p[sent:]
 		if err == yamux.ErrTimeout && len(p) > 0 {
+			c.expect(&s.flow, 1)
 			sent, err = s.awaitWindow(p[:1])
-			c.force(k, sent)
+			c.force(&s.flow, k, sent, 1-sent)
 			p = p[sent:]
 		}
 		if err != nil && err != yamux.ErrTimeout {

@@ -153,6 +153,60 @@ func randomNode(s *Stream, r *rand.Rand) {
 	}
 }
 
+// CA-01: callers that leave in the middle of long answers, one after the other on one link: what they leave behind
+// doesn't shut the gate for those who stay.
+func TestLeaversLeaveTheGateWhole(t *testing.T) {
+	p := startTCP(t, func(s *Stream) {
+		if _, err := s.ReadOpen(5 * time.Second); err != nil {
+			return
+		}
+		var writing sync.WaitGroup
+		writing.Go(func() { // its error is what the test is about
+			if s.Write(accepted(1)) == nil {
+				_ = sendBody(s, 2, make([]byte, 1<<20))
+			}
+		})
+		lingerUntilEOF(s) // as the node does it: the reader closes while the adapter writes
+		s.Cancel()
+		s.Close()
+		writing.Wait()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var callers sync.WaitGroup
+	for i := range 16 {
+		callers.Go(func() {
+			for range 150 {
+				s, err := p.edge.Open(ctx)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				stop := context.AfterFunc(ctx, s.Cancel)
+				if err := s.Write(tunnelOpen("r")); err != nil {
+					t.Error(err)
+				}
+				for range i {
+					if _, err := s.ReadTunnel(); err != nil {
+						t.Errorf("an answer stands still: %v", err)
+						break
+					}
+				}
+				stop()
+				s.Cancel()
+				s.Close()
+			}
+		})
+	}
+	callers.Wait()
+	for _, l := range []*Link{p.edge, p.node} {
+		eventually(t, 5*time.Second, "both gates are whole again", func() bool {
+			b, s := l.conn.freeBytes()
+			return b == bulkBudget && s == smallBudget
+		})
+	}
+}
+
 // TestConcurrentCalls runs everything that may be called from anywhere at once, for the race detector.
 func TestConcurrentCalls(t *testing.T) {
 	p := startTCP(t, nil)
