@@ -6,8 +6,6 @@ BIN      := bin
 TOOLS    := -modfile=scripts/tools/go.mod
 CACHE    := $(or $(IOP_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/iop)
 FUZZTIME ?= 10s
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS  := -s -w -X main.version=$(VERSION)
 
 .PHONY: help
 help: ## print this list
@@ -17,7 +15,7 @@ help: ## print this list
 
 .PHONY: build
 build: ## build both programs into bin/
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./apps/edge/cmd/iop-edge ./apps/node/cmd/iop-node
+	$(GO) build -trimpath -buildvcs=auto -ldflags '-s -w' -o $(BIN)/ ./apps/edge/cmd/iop-edge ./apps/node/cmd/iop-node
 
 .PHONY: demo
 demo: build ## start an edge and a node with the embedded provider, stream one chat answer through them, stop
