@@ -191,7 +191,7 @@ func slowFor(t *testing.T, stall time.Duration) {
 			return
 		}
 		x.Reply(200, "text/plain", "next")
-	}, setup{places: 1})
+	}, setup{places: 1, Options: harness.Options{Timers: "{write_idle: 3m}"}}) // the caller is slow, not gone
 	ended := func(c *follower) bool {
 		return logged(l.Log, func(line map[string]any) bool { return line["message"] == "run ended" && line["run_id"] == c.runID() }) > 0
 	}
