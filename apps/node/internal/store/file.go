@@ -42,26 +42,24 @@ type contents struct {
 
 // openFile opens src, makes sure that it is a sound journal of this version, and ends what was running in it with
 // an id below own. ctx bounds the checks only.
-func openFile(ctx context.Context, src source, own int64, now time.Time) (f *file, found contents, err error) {
+func openFile(ctx context.Context, src source, own int64, now time.Time) (*file, contents, error) {
 	made, err := prepare(src.path)
 	if err != nil {
-		return nil, found, err
+		return nil, contents{}, err
 	}
-	f = &file{db: connect(src.uri)}
-	defer func() {
-		if err == nil {
-			return
-		}
+	f := &file{db: connect(src.uri)}
+	var found contents
+	if err = f.check(ctx); err == nil {
+		found, err = f.load(own, now)
+	}
+	if err != nil {
 		_ = f.db.Close()
 		if made { // or the next try would take the empty file for a damaged one
 			removeFiles(src.path)
 		}
-	}()
-	if err = f.check(ctx); err != nil {
-		return nil, found, err
+		return nil, contents{}, err
 	}
-	found, err = f.load(own, now)
-	return f, found, err
+	return f, found, nil
 }
 
 // prepare makes an empty file where none is. A file that is there but empty has lost what it had.

@@ -67,6 +67,9 @@ type Journal struct {
 	nextID int64
 	own    int64 // the first id of this process; rows below it belong to earlier ones
 	health Health
+
+	maxAge  time.Duration
+	maxRows int
 }
 
 // phase is where in its life a Journal is.
@@ -103,7 +106,7 @@ func Open(ctx context.Context, cfg Config) (*Journal, error) {
 		cfg: cfg, src: src, ballast: ballast{src.path + ".ballast", ballastSize}, timing: defaultTiming(),
 		wake: make(chan struct{}, 1), flushes: make(chan chan error),
 		closing: make(chan struct{}), stopped: make(chan struct{}),
-		queue: queue{limit: maxQueued}, outbox: newOutbox(),
+		queue: queue{limit: maxQueued}, outbox: newOutbox(), maxAge: cfg.MaxAge, maxRows: cfg.MaxRows,
 	}
 	if err := j.acquire(); err != nil {
 		return nil, err

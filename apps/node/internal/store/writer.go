@@ -56,13 +56,18 @@ type writer struct {
 // called once.
 func (j *Journal) Run(ctx context.Context) error {
 	j.mu.Lock()
-	if j.phase != phaseOpen {
-		j.mu.Unlock()
-		return fmt.Errorf("journal %s: Run was called twice, or after Close", j.src.path)
+	before := j.phase
+	if before == phaseOpen {
+		j.phase = phaseRunning
 	}
-	j.phase = phaseRunning
 	degraded, why := j.health.Degraded, j.health.Reason
 	j.mu.Unlock()
+	switch before {
+	case phaseRunning:
+		return fmt.Errorf("journal %s: Run was called twice", j.src.path)
+	case phaseClosing, phaseClosed:
+		return nil // the node ended before this goroutine came to run
+	}
 	defer close(j.stopped)
 
 	w := &writer{j: j, pruneAt: time.Now(), batchAt: time.Now()}
@@ -255,7 +260,8 @@ func (w *writer) step() (int, error) {
 func (w *writer) write(f *file, fresh int64) error {
 	excess := int64(0)
 	if !w.kept {
-		excess = min(f.rows+fresh-int64(w.j.cfg.MaxRows), fresh+pruneStep)
+		_, maxRows := w.j.retention()
+		excess = min(f.rows+fresh-int64(maxRows), fresh+pruneStep)
 	}
 	pruned, err := f.write(w.rows, fresh, excess)
 	if err == nil && excess > 0 {
@@ -309,7 +315,8 @@ func (w *writer) prune(now time.Time) error {
 	if f == nil {
 		return errNotOpen
 	}
-	cutoff := w.j.cfg.Now().Add(-w.j.cfg.MaxAge)
+	maxAge, maxRows := w.j.retention()
+	cutoff := w.j.cfg.Now().Add(-maxAge)
 	w.j.mu.Lock()
 	w.j.outbox.expire(cutoff)
 	w.j.mu.Unlock()
@@ -317,7 +324,7 @@ func (w *writer) prune(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if excess := f.rows - int64(w.j.cfg.MaxRows); excess > 0 {
+	if excess := f.rows - int64(maxRows); excess > 0 {
 		more, err := f.write(nil, 0, min(excess, pruneStep))
 		if err != nil {
 			return err
@@ -390,6 +397,8 @@ func (j *Journal) Close() error {
 	switch before {
 	case phaseClosing, phaseClosed:
 		return nil
+	case phaseOpen:
+		close(j.stopped)
 	case phaseRunning:
 		close(j.closing)
 		timer := time.NewTimer(j.timing.closeLimit)
