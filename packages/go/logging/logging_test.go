@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -115,6 +116,29 @@ func TestStalledOutputBlocksNobodyAndIsCounted(t *testing.T) {
 			t.Errorf("%d lines kept, want %d and %s: %.200q", kept, 1+limit/1024, want, got.String()[kept*1024:])
 		}
 		pipe.Close()
+	})
+}
+
+// A warning a line while the output stalls: each of them left a goroutine behind that waited for its turn.
+func TestStalledOutputGathersNoGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader, pipe := io.Pipe()
+		log, w, err := New(Config{Format: "json", Out: pipe})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := runtime.NumGoroutine()
+		for range 200 {
+			log.Warn().Msg("the output stalls")
+			log.Info().Str("x", strings.Repeat("x", fullAt)).Msg("so does a line that fills the buffer")
+			time.Sleep(delay)
+			synctest.Wait()
+		}
+		if n := runtime.NumGoroutine() - before; n > 2 {
+			t.Errorf("%d goroutines wait for the output", n)
+		}
+		reader.Close()
+		w.Close()
 	})
 }
 

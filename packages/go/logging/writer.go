@@ -27,7 +27,8 @@ type Writer struct {
 	mu      sync.Mutex
 	pending []byte
 	lost    int
-	armed   bool // the timer will run
+	armed   bool // the timer will run, or a flush waits for its turn
+	hurried bool // the same, without the delay
 	closed  bool
 	timer   *time.Timer
 }
@@ -54,8 +55,7 @@ func (w *Writer) Write(line []byte) (int, error) {
 	switch {
 	case closed:
 	case len(w.pending) >= fullAt:
-		w.armed = true
-		w.timer.Reset(0)
+		w.hurryLocked()
 	case !w.armed:
 		w.armed = true
 		w.timer.Reset(delay)
@@ -82,11 +82,19 @@ func (w *Writer) hurry(level zerolog.Level) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if !w.closed {
-			w.armed = true
-			w.timer.Reset(0)
+			w.hurryLocked()
 		}
 	case zerolog.FatalLevel, zerolog.PanicLevel:
 		w.Flush()
+	}
+}
+
+// hurryLocked has what is pending written now. Each run of the timer is a goroutine, which waits while the output stalls:
+// one that waits already is enough.
+func (w *Writer) hurryLocked() {
+	if !w.hurried {
+		w.armed, w.hurried = true, true
+		w.timer.Reset(0)
 	}
 }
 
@@ -95,7 +103,7 @@ func (w *Writer) Flush() {
 	empty := <-w.turn
 	w.mu.Lock()
 	piece, lost := w.pending, w.lost
-	w.pending, w.lost, w.armed = empty, 0, false
+	w.pending, w.lost, w.armed, w.hurried = empty, 0, false, false
 	w.mu.Unlock()
 	if lost > 0 {
 		piece = fmt.Appendf(piece, `{"level":"warn","lost":%d,"message":"log lines lost, the reader of the log is too slow"}`+"\n", lost)
