@@ -179,7 +179,7 @@ func (o *observer) take(object []byte) { AddUsage(&o.found, object) }
 // member. A null, an all-zero record, and what isn't a usage object say nothing. (ST-28)
 func AddUsage(u *execution.Usage, object []byte) {
 	var c counts
-	if json.Unmarshal(object, &c) != nil {
+	if len(object) == 0 || object[0] != '{' || json.Unmarshal(object, &c) != nil {
 		return
 	}
 	input, output := first(c.Input, c.Prompt), first(c.Output, c.Completion)
