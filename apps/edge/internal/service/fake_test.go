@@ -29,15 +29,17 @@ type fakeNode struct {
 	ended      sync.WaitGroup
 
 	dispatched, timeouts atomic.Int64
+	foreground           bool // it doesn't know background runs
 
 	mu      sync.Mutex
 	opens   []*pb.WorkOpen
 	cancels []*pb.CancelRequest
-	told    chan struct{} // closed and replaced at each change of the two above
+	acked   []string
+	told    chan struct{} // closed and replaced at each change of the three above
 }
 
 // join connects a node and makes it dispatchable.
-func (r *rig) join(id string, generation uint64, capacity int, script func(w *work)) *fakeNode {
+func (r *rig) join(id string, generation uint64, capacity int, script func(w *work), running ...*pb.RunningExecution) *fakeNode {
 	r.Helper()
 	n := &fakeNode{rig: r, id: id, generation: generation, script: script, told: make(chan struct{})}
 	near, far := loopback(r)
@@ -58,10 +60,10 @@ func (r *rig) join(id string, generation uint64, capacity int, script func(w *wo
 	})
 	n.ended.Go(func() { _ = n.far.Run(context.Background()) })
 	<-n.edge.Ready()
-	n.far.SendReady(func() *pb.Ready { return &pb.Ready{Projection: 1} }) // ends of runs go out after it only
 	r.mu.Lock()
 	r.nodes[id] = n
 	r.mu.Unlock()
+	n.far.SendReady(func() *pb.Ready { return &pb.Ready{Projection: 1, Running: running} }) // ends of runs go out after it only
 	n.publish(capacity)
 	return n
 }
@@ -86,17 +88,28 @@ func (n *fakeNode) leave() {
 func (n *fakeNode) Dispatched() { n.dispatched.Add(1) }
 
 // Background implements Node.
-func (n *fakeNode) Background() bool { return true }
+func (n *fakeNode) Background() bool { return !n.foreground }
 
 // DispatchTimeout implements Node.
 func (n *fakeNode) DispatchTimeout() { n.timeouts.Add(1) }
 
 // Control takes what the node says on the control stream, as the registry and edge.go do it.
 func (n *fakeNode) Control(m *pb.NodeControl) {
+	if running := m.GetReady().GetRunning(); len(running) > 0 {
+		adopted := make([]admission.Adopted, len(running))
+		for i, e := range running {
+			adopted[i] = admission.Adopted{RunID: e.GetRunId(), Attempt: e.GetAttempt(), Adapter: e.GetAdapter()}
+		}
+		n.rig.sched.Adopt(n.id, n.generation, adopted)
+		n.rig.svc.Adopted(n.id, n.generation, running)
+	}
 	for _, e := range m.GetRunEnded().GetEnds() {
 		held := n.rig.sched.Ended(n.id, n.generation, e.GetRunId(), e.GetAttempt())
 		if held || e.GetBackground() {
 			n.rig.svc.RunEnded(n.id, n.generation, e, held)
+		}
+		if e.GetBackground() {
+			n.edge.SendRunEndedAck(e.GetRunId())
 		}
 	}
 }
@@ -151,11 +164,14 @@ func (n *fakeNode) openCount() int {
 // farEnd is the node's own side.
 type farEnd fakeNode
 
-// Control records the cancels.
+// Control records the cancels and the confirmations.
 func (f *farEnd) Control(m *pb.EdgeControl) {
+	n := (*fakeNode)(f)
 	if c := m.GetCancel(); c != nil {
-		n := (*fakeNode)(f)
 		n.record(func() { n.cancels = append(n.cancels, c) })
+	}
+	if ids := m.GetRunEndedAck().GetRunIds(); len(ids) > 0 {
+		n.record(func() { n.acked = append(n.acked, ids...) })
 	}
 }
 
@@ -169,6 +185,9 @@ func (f *farEnd) Work(s *transport.Stream) {
 	}
 	n.record(func() { n.opens = append(n.opens, open) })
 	w := &work{Stream: s, node: n, open: open, runID: open.GetTunnel().GetRunId(), attempt: open.GetAttempt()}
+	if run := open.GetRun(); run != nil {
+		w.runID, w.isRun, w.background = run.GetRunId(), true, run.GetBackground()
+	}
 	n.script(w)
 	w.linger()
 }
@@ -180,11 +199,15 @@ type work struct {
 	open    *pb.WorkOpen
 	runID   string
 	attempt uint32
-	seq     uint64
-	bodies  int64 // bytes of response sent
-	silent  bool  // don't send RunEnded
-	ended   bool
-	hangup  bool // close without waiting for the edge
+	isRun   bool // else a tunnel
+
+	background bool
+
+	seq    uint64
+	bodies int64 // bytes of response sent
+	silent bool  // don't send RunEnded
+	ended  bool
+	hangup bool // close without waiting for the edge
 }
 
 func (w *work) frame(f *pb.ProviderTunnelFrame) {
@@ -194,14 +217,22 @@ func (w *work) frame(f *pb.ProviderTunnelFrame) {
 }
 
 func (w *work) accept() {
+	if w.isRun {
+		w.event(&pb.RunEvent{Event: &pb.RunEvent_Accepted{Accepted: &pb.Accepted{SessionId: w.open.GetRun().GetSessionId()}}})
+		return
+	}
 	w.frame(&pb.ProviderTunnelFrame{Frame: &pb.ProviderTunnelFrame_Accepted{Accepted: &pb.Accepted{}}})
 }
 
 func (w *work) reject(code execution.Code, neverStarted bool) {
 	w.ended = true
-	w.frame(&pb.ProviderTunnelFrame{Frame: &pb.ProviderTunnelFrame_Rejected{Rejected: &pb.Rejected{
-		Failure: &pb.Failure{Code: pb.FailureCode(code), Origin: pb.Origin_ORIGIN_NODE, Text: "refused"}, NeverStarted: neverStarted,
-	}}})
+	m := &pb.Rejected{Failure: &pb.Failure{Code: pb.FailureCode(code), Origin: pb.Origin_ORIGIN_NODE, Text: "refused"},
+		NeverStarted: neverStarted}
+	if w.isRun {
+		w.event(&pb.RunEvent{Event: &pb.RunEvent_Rejected{Rejected: m}})
+		return
+	}
+	w.frame(&pb.ProviderTunnelFrame{Frame: &pb.ProviderTunnelFrame_Rejected{Rejected: m}})
 }
 
 func (w *work) head(status int32, headers ...*pb.Header) {
@@ -223,7 +254,7 @@ func (w *work) usage(input, output int64) {
 func (w *work) finish(status pb.RunStatus) {
 	if !w.ended && !w.silent {
 		w.ended = true
-		w.node.far.SendRunEnded(&pb.RunEnd{RunId: w.runID, Attempt: w.attempt, Status: status})
+		w.node.far.SendRunEnded(&pb.RunEnd{RunId: w.runID, Attempt: w.attempt, Status: status, Background: w.background})
 	}
 }
 
@@ -234,9 +265,12 @@ func (w *work) end(bytes int64) {
 
 func (w *work) fail(code execution.Code, nothingSent bool) {
 	w.finish(pb.RunStatus_RUN_STATUS_ERROR)
-	w.frame(&pb.ProviderTunnelFrame{Frame: &pb.ProviderTunnelFrame_Error{Error: &pb.Failure{
-		Code: pb.FailureCode(code), Origin: pb.Origin_ORIGIN_PROVIDER, Text: "provider said so", NothingSent: nothingSent,
-	}}})
+	m := &pb.Failure{Code: pb.FailureCode(code), Origin: pb.Origin_ORIGIN_PROVIDER, Text: "provider said so", NothingSent: nothingSent}
+	if w.isRun {
+		w.event(&pb.RunEvent{Event: &pb.RunEvent_Error{Error: m}})
+		return
+	}
+	w.frame(&pb.ProviderTunnelFrame{Frame: &pb.ProviderTunnelFrame_Error{Error: m}})
 }
 
 // answer is a whole response.
@@ -279,6 +313,9 @@ func (w *work) awaitEOF() {
 func (w *work) linger() {
 	if !w.hangup {
 		w.awaitEOF()
+	}
+	if w.background && w.linkDown() {
+		return // it goes on
 	}
 	w.finish(pb.RunStatus_RUN_STATUS_CANCELLED)
 }
