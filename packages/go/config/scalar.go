@@ -115,7 +115,7 @@ func (d *decoder) instant(n *yaml.Node, path string, v reflect.Value) {
 }
 
 func (d *decoder) size(n *yaml.Node, path string, v reflect.Value) {
-	digits := strings.TrimRight(n.Value, " BKMGTiabcdefghijklmnopqrstuvwxyz")
+	digits := strings.TrimRight(n.Value, " BKMGTabcdefghijklmnopqrstuvwxyz")
 	unit := strings.TrimSpace(n.Value[len(digits):])
 	count, err := strconv.ParseInt(digits, 10, 64)
 	shift := map[string]uint{"": 0, "B": 0, "KiB": 10, "MiB": 20, "GiB": 30}

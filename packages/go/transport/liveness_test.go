@@ -176,28 +176,28 @@ func TestStallThatEnds(t *testing.T) {
 func TestProbe(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		p, edge, node := startMem(t, testConfig(), nil)
-		probe := func(l *Link) (error, time.Duration) {
+		probe := func(l *Link) (time.Duration, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
 			began := time.Now()
 			err := l.Probe(ctx)
-			return err, time.Since(began)
+			return time.Since(began), err
 		}
 		for _, l := range []*Link{p.edge, p.node} {
-			if err, took := probe(l); err != nil || took > time.Second {
+			if took, err := probe(l); err != nil || took > time.Second {
 				t.Errorf("alive: %v after %v", err, took)
 			}
 		}
 		node.out.set(func(p *memPipe) { p.mute = true })
-		if err, took := probe(p.edge); err != context.DeadlineExceeded || took != 3*time.Second {
+		if took, err := probe(p.edge); err != context.DeadlineExceeded || took != 3*time.Second {
 			t.Errorf("silent: %v after %v", err, took)
 		}
 		edge.out.set(func(p *memPipe) { p.stop = true })
-		if err, _ := probe(p.edge); err != context.DeadlineExceeded {
+		if _, err := probe(p.edge); err != context.DeadlineExceeded {
 			t.Errorf("stalled: %v", err)
 		}
 		p.edge.Close(ReasonClosed)
-		if err, took := probe(p.edge); err != ErrLinkDown || took != 0 {
+		if took, err := probe(p.edge); err != ErrLinkDown || took != 0 {
 			t.Errorf("down: %v after %v", err, took)
 		}
 		if n := len(p.edge.beats.probes); n != 0 {

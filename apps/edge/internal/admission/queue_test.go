@@ -202,7 +202,7 @@ func TestRefusals(t *testing.T) {
 		wantCode(t, refused(t, s, short("second")), execution.CodeQueueFull)
 		time.Sleep(5*time.Second - 1)
 		w.waits(t)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		w.refused(t, execution.CodeNoNode)
 
 		s.Publish(oneNode("n", 1))

@@ -76,7 +76,7 @@ func TestSaturatedIsLastChoice(t *testing.T) {
 		time.Sleep(time.Second - 1)
 		w.waits(t)
 		late := begin(s, request("late"))
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		w.granted(t)
 		late.waits(t)
 		time.Sleep(time.Second)
