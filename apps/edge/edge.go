@@ -97,6 +97,7 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 		Nodes: view.nodes, Places: g.scheduler.Snapshot, OpenStreams: view.openStreams,
 		Live:       func() int { return g.service.Live() },
 		LateFrames: func() map[string]uint64 { return g.service.LateFrames() },
+		Listener:   func() admin.ListenerStats { return listenerStats(g.nodes) },
 		BodyBytes:  func() int64 { return g.handler.BodyBytes() },
 	})
 	g.service = service.New(service.Config{

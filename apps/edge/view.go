@@ -4,9 +4,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"iop/apps/edge/internal/admin"
 	"iop/apps/edge/internal/admission"
 	"iop/apps/edge/internal/httpapi"
 	"iop/apps/edge/internal/node"
+	"iop/apps/edge/internal/transport"
 )
 
 // view joins what the registry and the scheduler know into what people and surfaces see. It changes nothing.
@@ -92,4 +94,10 @@ func (v *view) notReady() []string {
 		return []string{"the edge is draining"}
 	}
 	return nil
+}
+
+// listenerStats is what the listener of nodes counts, as the metrics show it.
+func listenerStats(s *transport.Server) admin.ListenerStats {
+	st := s.Stats()
+	return admin.ListenerStats{Accepted: st.Accepted, AcceptErrors: st.AcceptErrors, Refused: st.Refused, Unregistered: st.Unregistered}
 }

@@ -21,8 +21,18 @@ type Sources struct {
 	LateFrames func() map[string]uint64
 	// EventsDropped returns how many events slow subscribers of the bus have lost.
 	EventsDropped func() uint64
+	// Listener returns what the listener of nodes did since the start.
+	Listener func() ListenerStats
 	// BodyBytes returns how many bytes of request bodies are held, in memory and in files.
 	BodyBytes func() int64
+}
+
+// ListenerStats is what became of connections to the listener of nodes.
+type ListenerStats struct {
+	Accepted     uint64
+	AcceptErrors uint64
+	Refused      map[string]uint64 // by reason
+	Unregistered int               // now
 }
 
 // gauges is the collector behind them.
@@ -31,6 +41,7 @@ type gauges struct {
 
 	nodes, inFlight, capacity, unconfirmed, adopted, queued, draining *prometheus.Desc
 	ignored, live, streams, late, dropped, bodies                     *prometheus.Desc
+	accepted, acceptErrors, refused, unregistered                     *prometheus.Desc
 }
 
 func newGauges(s Sources) *gauges {
@@ -52,13 +63,19 @@ func newGauges(s Sources) *gauges {
 		late:        desc("iop_late_frames_total", "Frames that came after their run was decided.", "kind"),
 		dropped:     desc("iop_events_dropped_total", "Events that slow subscribers have lost."),
 		bodies:      desc("iop_request_body_held_bytes", "Bytes of request bodies that are held."),
+
+		accepted:     desc("iop_node_connections_accepted_total", "Connections to the listener of nodes."),
+		acceptErrors: desc("iop_node_connections_failed_total", "Connections to the listener of nodes that couldn't be accepted."),
+		refused:      desc("iop_node_registrations_refused_total", "Connections that didn't register, by why.", "reason"),
+		unregistered: desc("iop_node_connections_unregistered", "Connections that haven't registered yet."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(c chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{g.nodes, g.inFlight, g.capacity, g.unconfirmed, g.adopted, g.queued, g.draining,
-		g.ignored, g.live, g.streams, g.late, g.dropped, g.bodies} {
+		g.ignored, g.live, g.streams, g.late, g.dropped, g.bodies,
+		g.accepted, g.acceptErrors, g.refused, g.unregistered} {
 		c <- d
 	}
 }
@@ -94,6 +111,15 @@ func (g *gauges) Collect(c chan<- prometheus.Metric) {
 	}
 	if g.from.EventsDropped != nil {
 		send(g.dropped, prometheus.CounterValue, float64(g.from.EventsDropped()))
+	}
+	if g.from.Listener != nil {
+		st := g.from.Listener()
+		send(g.accepted, prometheus.CounterValue, float64(st.Accepted))
+		send(g.acceptErrors, prometheus.CounterValue, float64(st.AcceptErrors))
+		gauge(g.unregistered, float64(st.Unregistered))
+		for reason, n := range st.Refused {
+			send(g.refused, prometheus.CounterValue, float64(n), reason)
+		}
 	}
 	if g.from.BodyBytes != nil {
 		gauge(g.bodies, float64(g.from.BodyBytes()))

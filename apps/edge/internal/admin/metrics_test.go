@@ -98,12 +98,17 @@ func TestGauges(t *testing.T) {
 		Live: func() int { return 6 }, OpenStreams: func() map[string]int { return map[string]int{"n": 7} },
 		LateFrames: func() map[string]uint64 { return map[string]uint64{"body": 8} }, EventsDropped: func() uint64 { return 9 },
 		BodyBytes: func() int64 { return 10 },
+		Listener: func() ListenerStats {
+			return ListenerStats{Accepted: 11, AcceptErrors: 12, Refused: map[string]uint64{"unknown_token": 13}, Unregistered: 14}
+		},
 	})
 	wantLines(t, scrape(t, m), `iop_nodes{state="ready"} 2`, `iop_nodes{state="offline"} 1`, `iop_nodes{state="draining"} 0`,
 		`iop_places_in_flight{adapter="a",node="n"} 3`, `iop_places_capacity{adapter="a",node="n"} 4`,
 		`iop_places_unconfirmed{adapter="a",node="n"} 1`, `iop_places_adopted{adapter="a",node="n"} 1`, `iop_queue_length 3`, `iop_draining 1`,
 		`iop_admission_ignored_total{about="ended"} 5`, `iop_runs_live 6`, `iop_open_streams{node="n"} 7`, `iop_late_frames_total{kind="body"} 8`,
-		`iop_events_dropped_total 9`, `iop_request_body_held_bytes 10`)
+		`iop_events_dropped_total 9`, `iop_request_body_held_bytes 10`, `iop_node_connections_accepted_total 11`,
+		`iop_node_connections_failed_total 12`, `iop_node_registrations_refused_total{reason="unknown_token"} 13`,
+		`iop_node_connections_unregistered 14`)
 }
 
 // The number of series is bounded, whatever the configuration and however many at once.
