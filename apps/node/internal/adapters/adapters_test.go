@@ -26,6 +26,9 @@ func TestBuildsEveryKind(t *testing.T) {
 		if _, ok := p.(execution.Tunneler); !ok {
 			t.Errorf("%s carries no tunnels", kind)
 		}
+		if _, ok := p.(execution.Executor); !ok {
+			t.Errorf("%s runs nothing", kind)
+		}
 		p.Close()
 	}
 }
