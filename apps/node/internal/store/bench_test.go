@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"testing"
 
 	"iop/packages/go/execution"
@@ -47,6 +48,30 @@ func BenchmarkRun(b *testing.B) {
 				}
 				running = running[:0]
 				drain()
+			}
+		})
+	}
+}
+
+// What a node's start costs, with a fresh journal and with a full one.
+func BenchmarkOpen(b *testing.B) {
+	for _, rows := range []int{0, DefaultMaxRows} {
+		b.Run(fmt.Sprintf("rows=%d", rows), func(b *testing.B) {
+			dir := b.TempDir()
+			for i := -1; b.Loop(); i++ {
+				j, err := Open(b.Context(), Config{Dir: dir})
+				if err != nil {
+					b.Fatal(err)
+				}
+				for n := 0; i < 0 && n < rows; n++ {
+					j.Begin(tunnel(runName(n))).End(complete())
+					if n%1000 == 0 {
+						_ = (&writer{j: j}).drain()
+					}
+				}
+				if err := j.Close(); err != nil {
+					b.Fatal(err)
+				}
 			}
 		})
 	}

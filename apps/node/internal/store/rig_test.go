@@ -220,6 +220,20 @@ func (r *rig) rows(t testing.TB, q Query) []Row {
 	return rows
 }
 
+// memoryDir returns a directory for tests that open very many journals: in memory where there is one, since each of
+// them waits for the disk a few times.
+func memoryDir(t interface{ Fatal(args ...any) }) string {
+	parent := "/dev/shm"
+	if info, err := os.Stat(parent); err != nil || !info.IsDir() {
+		parent = ""
+	}
+	dir, err := os.MkdirTemp(parent, "journal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // dbPath is where a journal of the default DSN lies.
 func dbPath(dir string) string { return filepath.Join(dir, "iop.db") }
 
@@ -288,7 +302,10 @@ func background(runID string) Execution {
 func complete() Outcome { return Outcome{Status: StatusComplete} }
 
 // same compares rows as they come back from a file: to the millisecond.
-func same(t testing.TB, got, want any) {
+func same(t interface {
+	Helper()
+	Errorf(format string, args ...any)
+}, got, want any) {
 	t.Helper()
 	times := cmp.Comparer(func(a, b time.Time) bool { return a.UnixMilli() == b.UnixMilli() })
 	if diff := cmp.Diff(want, got, times); diff != "" {
