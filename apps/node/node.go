@@ -45,12 +45,27 @@ type Options struct {
 // stopLimit is how long Run waits at its very end for drivers that don't return.
 const stopLimit = time.Second
 
+// What the limits are that a configuration leaves at 0, as a loaded one never does.
+const (
+	drainLimit  = 30 * time.Second
+	adapterStop = 10 * time.Second
+)
+
 // Run keeps the node's links until ctx is cancelled, then drains: it takes no new work, lets what runs finish for
 // timers.drain, cancels the rest, takes leave of its Edges and returns nil. An error means that it couldn't start.
 func Run(ctx context.Context, cfg *config.Node, opts Options) error {
 	opts.Version = cmp.Or(opts.Version, "dev")
 	metrics := admin.NewMetrics()
-	p, err := newProgram(cfg, opts, metrics)
+	record, err := openJournal(cfg, opts)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := record.close(); err != nil {
+			opts.Log.Error().Err(err).Msg("the journal wasn't closed in order")
+		}
+	}()
+	p, err := newProgram(cfg, opts, metrics, record)
 	if err != nil {
 		return err
 	}
@@ -59,6 +74,7 @@ func Run(ctx context.Context, cfg *config.Node, opts Options) error {
 		return err
 	}
 	defer stopAdmin()
+	record.run()
 	p.run(ctx)
 	return nil
 }
@@ -66,12 +82,18 @@ func Run(ctx context.Context, cfg *config.Node, opts Options) error {
 // program is one running node: a link and an executor for each Edge.
 type program struct {
 	opts      Options
+	record    *journal
+	drain     time.Duration // for what still runs after the first signal
+	stop      time.Duration // for it to end after its cancel
 	links     []*transport.Link
 	executors []*node.Executor
 }
 
-func newProgram(cfg *config.Node, opts Options, observer node.Observer) (*program, error) {
-	p := &program{opts: opts}
+func newProgram(cfg *config.Node, opts Options, observer node.Observer, record *journal) (*program, error) {
+	p := &program{
+		opts: opts, record: record,
+		drain: cmp.Or(cfg.Timers.Drain, drainLimit), stop: cmp.Or(cfg.Timers.AdapterStop, adapterStop) + time.Second,
+	}
 	var instance [16]byte
 	if _, err := rand.Read(instance[:]); err != nil {
 		return nil, fmt.Errorf("draw the instance id: %w", err)
@@ -85,8 +107,9 @@ func newProgram(cfg *config.Node, opts Options, observer node.Observer) (*progra
 	}
 	for _, edge := range distinct(cfg.Edges) {
 		x := node.New(node.Config{
-			Edge: edge, Router: table, Build: build, Timers: workTimers(cfg.Timers), Observer: observer,
-			Log: opts.Log.With().Str("edge", edge).Logger(),
+			Edge: edge, Router: table, Build: build, Journal: record.rows, Timers: workTimers(cfg.Timers), Observer: observer,
+			Retain: func(maxAge time.Duration, maxRows int) { record.retain(edge, maxAge, maxRows) },
+			Log:    opts.Log.With().Str("edge", edge).Logger(),
 		})
 		p.executors = append(p.executors, x)
 		p.links = append(p.links, transport.New(transport.Config{
@@ -97,6 +120,7 @@ func newProgram(cfg *config.Node, opts Options, observer node.Observer) (*progra
 	if len(p.links) == 0 {
 		return nil, errors.New("no edge to dial; name at least one under edges")
 	}
+	record.tell(p.executors)
 	return p, nil
 }
 
@@ -147,17 +171,60 @@ func (p *program) run(ctx context.Context) {
 	case <-ctx.Done():
 	case <-p.opts.Kill:
 	}
+	limit := time.NewTimer(p.drain)
+	defer limit.Stop()
 	for _, l := range p.links {
 		l.Drain()
 	}
 	select {
 	case <-ended:
+		p.outlive(limit.C)
 	case <-p.opts.Kill:
 		p.opts.Log.Warn().Msg("told to stop at once")
 		kill()
 		<-ended
 	}
-	p.close(hard.Err() != nil)
+	p.close(hard.Err() != nil || p.killed())
+}
+
+// outlive gives background runs that have no link any more the same time as those that have one: to the drain limit,
+// then for their end after the cancel.
+func (p *program) outlive(limit <-chan time.Time) {
+	for _, x := range p.executors {
+		x.Drain()
+	}
+	if p.await(limit) {
+		return
+	}
+	for _, x := range p.executors {
+		x.CancelAll(execution.CauseNodeDraining)
+	}
+	stop := time.NewTimer(p.stop)
+	defer stop.Stop()
+	p.await(stop.C)
+}
+
+// await waits until nothing runs. It reports false when the limit was first, or Kill.
+func (p *program) await(limit <-chan time.Time) bool {
+	for _, x := range p.executors {
+		select {
+		case <-x.Quiet():
+		case <-limit:
+			return false
+		case <-p.opts.Kill:
+			return false
+		}
+	}
+	return true
+}
+
+func (p *program) killed() bool {
+	select {
+	case <-p.opts.Kill:
+		return true
+	default:
+		return false
+	}
 }
 
 // close ends the executors. Only an adapter that ignores its cancel makes it wait, for a limited time, and none when
@@ -185,7 +252,7 @@ func (p *program) serveAdmin(listen string, metrics *admin.Metrics) (stop func()
 	server := &http.Server{
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
 		Handler: admin.New(admin.Config{
-			Listen: listen, Version: p.opts.Version, Links: p.linkStates, Work: p.work, Metrics: metrics, Log: p.opts.Log,
+			Listen: listen, Version: p.opts.Version, Links: p.linkStates, Work: p.work, Store: p.record.health(), Metrics: metrics, Log: p.opts.Log,
 		}),
 		ErrorLog: logging.HTTPErrors(p.opts.Log),
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"iop/apps/node/internal/node"
+	"iop/apps/node/internal/store"
 	"iop/apps/node/internal/transport"
 )
 
@@ -28,6 +29,8 @@ type Config struct {
 	// Links and Work return the current state of every link and of what it carries.
 	Links func() []transport.Status
 	Work  func() []node.Snapshot
+	// Store returns the state of the node's record; nil shows none.
+	Store func() store.Health
 	// Metrics counts what Links and Work don't show.
 	Metrics *Metrics
 	// Log takes refused requests.
@@ -104,6 +107,24 @@ type status struct {
 	Adapters   []adapter `json:"adapters"`
 	Running    []running `json:"running"`
 	Lingering  int       `json:"lingering"`
+	Store      *record   `json:"store,omitempty"`
+}
+
+// record is how the node's own record is.
+type record struct {
+	State   string `json:"state"`
+	Reason  string `json:"reason,omitempty"`
+	Queued  int    `json:"queued"`
+	Written uint64 `json:"written"`
+	Lost    uint64 `json:"lost"`
+}
+
+func recordOf(h store.Health) *record {
+	r := &record{State: "ok", Reason: h.Reason, Queued: h.Queued, Written: h.Written, Lost: h.Lost}
+	if h.Degraded {
+		r.State = "degraded"
+	}
+	return r
 }
 
 type link struct {
@@ -145,8 +166,10 @@ type running struct {
 	Edge       string    `json:"edge"`
 	RunID      string    `json:"run_id"`
 	Attempt    uint32    `json:"attempt"`
+	Kind       string    `json:"kind"`
 	Adapter    string    `json:"adapter"`
 	Target     string    `json:"target,omitempty"`
+	Background bool      `json:"background,omitempty"`
 	Generation uint64    `json:"generation"`
 	Since      time.Time `json:"since"`
 }
@@ -173,8 +196,12 @@ func statusOf(cfg Config) status {
 			s.Adapters = append(s.Adapters, out)
 		}
 		for _, r := range w.Running {
-			s.Running = append(s.Running, running{w.Edge, r.RunID, r.Attempt, r.Adapter, r.Target, r.Generation, r.Since})
+			s.Running = append(s.Running, running{
+				w.Edge, r.RunID, r.Attempt, r.Kind.String(), r.Adapter, r.Target, r.Background, r.Generation, r.Since})
 		}
+	}
+	if cfg.Store != nil {
+		s.Store = recordOf(cfg.Store())
 	}
 	return s
 }

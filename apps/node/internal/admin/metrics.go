@@ -81,6 +81,7 @@ type snapshotCollector struct {
 	up, state, generation, dials, registrations, streams *prometheus.Desc
 	inFlight, capacity, available, lingering, draining   *prometheus.Desc
 	rtt                                                  *prometheus.Desc
+	degraded, queued, written, lost                      *prometheus.Desc // of the journal
 }
 
 func newSnapshotCollector(cfg Config) *snapshotCollector {
@@ -101,6 +102,10 @@ func newSnapshotCollector(cfg Config) *snapshotCollector {
 		available:     desc("adapter_available", "1 if the provider answered when it was last asked.", "edge", "adapter"),
 		lingering:     desc("lingering", "Ended executions whose answer wasn't taken yet.", "edge"),
 		draining:      desc("draining", "1 while the node takes no new work.", "edge"),
+		degraded:      desc("store_degraded", "1 while the journal can't be written."),
+		queued:        desc("store_queued", "Rows that wait to be written to the journal."),
+		written:       desc("store_written_total", "Rows written to the journal."),
+		lost:          desc("store_lost_total", "Rows that the journal's full queue dropped."),
 	}
 }
 
@@ -131,6 +136,18 @@ func (c *snapshotCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.available, flag(a.Caps.Available), w.Edge, a.Name)
 		}
 	}
+	c.collectStore(ch)
+}
+
+func (c *snapshotCollector) collectStore(ch chan<- prometheus.Metric) {
+	if c.cfg.Store == nil {
+		return
+	}
+	h := c.cfg.Store()
+	ch <- prometheus.MustNewConstMetric(c.degraded, prometheus.GaugeValue, flag(h.Degraded))
+	ch <- prometheus.MustNewConstMetric(c.queued, prometheus.GaugeValue, float64(h.Queued))
+	ch <- prometheus.MustNewConstMetric(c.written, prometheus.CounterValue, float64(h.Written))
+	ch <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(h.Lost))
 }
 
 func flag(b bool) float64 {

@@ -34,6 +34,9 @@ type Config struct {
 	Build func(router.Spec) (execution.Provider, error)
 	// Journal records what was executed; nil records nothing, and the ends of background runs are told once only.
 	Journal *store.Journal
+	// Retain is told what the Edge's projection says of the journal: how old and how many rows it keeps, 0 = untold.
+	// nil is nobody.
+	Retain func(maxAge time.Duration, maxRows int)
 	// Timers bound what the executor waits for.
 	Timers Timers
 	// Observer is told of ends and refusals; nil is nobody.
@@ -131,6 +134,9 @@ func New(cfg Config) *Executor {
 	cfg.Timers = cfg.Timers.withDefaults()
 	if cfg.Observer == nil {
 		cfg.Observer = nobody{}
+	}
+	if cfg.Retain == nil {
+		cfg.Retain = func(time.Duration, int) {}
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	return &Executor{

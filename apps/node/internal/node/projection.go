@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"iop/apps/node/internal/router"
@@ -47,6 +48,9 @@ func (s *Session) Apply(ctx context.Context, p *pb.NodeConfigPayload) {
 	s.x.mu.Lock()
 	s.applied, s.refused = p.GetProjection(), nil
 	s.x.mu.Unlock()
+	if keep := p.GetStore(); keep != nil {
+		s.x.cfg.Retain(milliseconds(keep.GetMaxAgeMs()), int(min(max(keep.GetMaxRows(), 0), math.MaxInt32)))
+	}
 	s.log.Info().Uint64("projection", p.GetProjection()).Int("adapters", len(entries)).Msg("projection applied")
 }
 
