@@ -234,6 +234,21 @@ func cables() []fault {
 			},
 		},
 		fault{
+			// Row 5: nothing of the node's end arrives, and the rebooted machine knows nothing of its old connection.
+			name: "the node loses power and is back", rounds: 2, within: promise, edgeSurvives: true, want: want,
+			strike: func(m *matrix) time.Time {
+				m.must("-n", m.network.n, "link", "set", nodeEnd, "down")
+				m.Node.Kill()
+				m.network.reset(m.network.inNode(), edgeAddr)
+				m.must("-n", m.network.n, "link", "set", nodeEnd, "up")
+				from := time.Now()
+				m.restartNode()
+				m.note("ready again", time.Since(from))
+				return from
+			},
+			repair: left,
+		},
+		fault{
 			name: "the cable is out for less than the dead limit", rounds: 1, want: all(servedV, nil), keeps: true,
 			strike: func(m *matrix) time.Time {
 				m.network.unplug(dead / 4)

@@ -291,14 +291,15 @@ func TestStrangersAtTheNodePort(t *testing.T) {
 	s := newSite(t, procs.SiteConfig{Adapters: "[{name: loopback, kind: loopback, max_concurrency: 4}]"})
 	before := s.edgeSize()
 	running := s.ask0("loopback: tokens=200 delay=5ms")
-	for name, bytes := range map[string]string{
+	strangers := map[string]string{
 		"an HTTP request":  "GET / HTTP/1.1\r\nHost: edge\r\n\r\n",
 		"a TLS hello":      "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + strings.Repeat("\x5a", 500),
 		"a huge frame":     "\xff\xff\xff\xff",
 		"an empty frame":   "\x00\x00\x00\x00",
 		"random protobuf":  "\x00\x00\x00\x10" + strings.Repeat("\xa7", 16),
 		"a frame too long": "\x00\x00\x40\x01" + strings.Repeat("\x0a", 100),
-	} {
+	}
+	for name, bytes := range strangers {
 		conn, err := dialer(nil).connect(s.Nodes)
 		if err != nil {
 			t.Fatal(err)
@@ -321,4 +322,7 @@ func TestStrangersAtTheNodePort(t *testing.T) {
 	}
 	s.settled()
 	sameSize(t, "the edge", before, s.edgeSize)
+	if n := s.metric("iop_node_registrations_refused_total"); int(n) != len(strangers) {
+		t.Errorf("%v of %d strangers were counted", n, len(strangers))
+	}
 }
