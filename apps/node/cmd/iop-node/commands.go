@@ -25,7 +25,7 @@ Edge over one TCP connection and serves what the Edge sends. Which providers it 
 
 Every key of the configuration file is explained in configs/node.yaml.`,
 	}
-	root.AddCommand(serveCommand(), checkCommand(), program.VersionCommand())
+	root.AddCommand(serveCommand(), checkCommand(), runsCommand(), program.VersionCommand())
 	return root
 }
 
