@@ -343,11 +343,14 @@ func TestSameSessionTwice(t *testing.T) {
 		if o := r.result(runs["kept"]); !o.OK() || runs["kept"].text() != "the-session" || o.SessionID != "the-session" {
 			t.Errorf("%+v", o)
 		}
-		for _, c := range r.node("a", 1).cancels {
+		r.idle()
+		n := r.node("a", 1)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		for _, c := range n.cancels {
 			if c.GetRunId() != "ended" {
 				t.Errorf("the node was told to cancel %s", c.GetRunId())
 			}
 		}
-		r.idle()
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"iop/apps/edge/internal/edgetest"
 	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/node"
+	"iop/apps/edge/internal/transport"
 	link "iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -236,6 +237,39 @@ func TestRunEndedAck(t *testing.T) {
 		ack := edgetest.Await(t, n, time.Second, (*pb.EdgeControl).GetRunEndedAck)
 		if got := ack.GetRunIds(); !slices.Equal(got, []string{"background"}) {
 			t.Errorf("confirmed %v", got)
+		}
+	})
+}
+
+// The service is told of the ends of background runs, known or not, and of what goes on at a node that became ready. A
+// connection that is over says nothing any more, and is confirmed nothing (CP-18).
+func TestBackgroundRunsAreToldOf(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		runs := &runsSpy{}
+		e, l, _ := inMemory(t, edgetest.Options{Runs: runs})
+		n := connect(t, l, "a", edgetest.NodeOptions{})
+		n.AwaitReady(t, &pb.RunningExecution{RunId: "goes-on", Attempt: 2, Adapter: "loopback", Background: true})
+		n.Link.SendRunEnded(&pb.RunEnd{RunId: "unknown", Attempt: 1, Background: true})
+		n.Link.SendRunEnded(&pb.RunEnd{RunId: "goes-on", Attempt: 2, Background: true})
+		synctest.Wait()
+		if got := runs.all(); !slices.Equal(got, []string{"unknown/1 unknown", "goes-on/2"}) {
+			t.Errorf("the service was told of %v", got)
+		}
+		if want := fmt.Sprintf("a/%d goes-on/2", n.Generation()); len(runs.adopted) != 1 || runs.adopted[0] != want {
+			t.Errorf("adopted %v, want %s", runs.adopted, want)
+		}
+		c := e.Registry.Current("a")
+		if c.Background() {
+			t.Error("a node that didn't offer background runs has them")
+		}
+		e.Registry.Fence(c, node.FenceLost, "test")
+		control := transport.ControlOf(e.Server, c)
+		control(&pb.NodeControl{Message: &pb.NodeControl_RunEnded{RunEnded: &pb.RunEnded{Ends: []*pb.RunEnd{
+			{RunId: "late", Attempt: 1, Background: true}}}}})
+		control(&pb.NodeControl{Message: &pb.NodeControl_Ready{Ready: &pb.Ready{Projection: 1, Running: []*pb.RunningExecution{
+			{RunId: "late", Attempt: 1, Background: true}}}}})
+		if len(runs.all()) != 2 || len(runs.adopted) != 1 {
+			t.Errorf("told of %v and %v after the fence", runs.all(), runs.adopted)
 		}
 	})
 }
