@@ -6,4 +6,6 @@ import (
 )
 
 // ControlOf returns what takes a connection's control messages, for a reader that is slower than the fence.
-func ControlOf(s *Server, c *node.Connection) func(*pb.NodeControl) { return (&control{s: s, c: c}).Control }
+func ControlOf(s *Server, c *node.Connection) func(*pb.NodeControl) {
+	return (&control{s: s, c: c}).Control
+}
