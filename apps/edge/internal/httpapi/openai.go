@@ -91,7 +91,12 @@ func (h *Handler) submit(c *call) *refusal {
 	// The run's context ends with the caller's, but says more: why.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.r.Context()))
 	defer cancel(nil)
-	stop := context.AfterFunc(c.r.Context(), func() { cancel(c.out.gone()) })
+	stop := context.AfterFunc(c.r.Context(), func() {
+		// Who has the whole answer may leave. How the run ended and what it used is behind it, on its way.
+		if !c.out.whole.Load() {
+			cancel(c.out.gone())
+		}
+	})
 	defer stop()
 	c.w.Header()["X-Iop-Run-Id"] = []string{c.tunnel.RunID}
 	h.cfg.Log.Debug().Str("request_id", c.id).Str("run_id", c.tunnel.RunID).Msg("run submitted") // the run's line has no request_id

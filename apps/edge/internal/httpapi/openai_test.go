@@ -279,6 +279,50 @@ func TestCallerGoneWhileWaiting(t *testing.T) {
 	}
 }
 
+// A caller that leaves once it has every byte that was declared hasn't left its run: the terminal and the usage are
+// still on their way. One byte less, and it has.
+func TestCallerLeavesWithTheWholeAnswer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		length, body string
+		left         bool
+	}{"whole": {"5", "hello", false}, "empty": {"0", "", false}, "short": {"6", "hello", true}, "unknown length": {"", "hello", true}} {
+		t.Run(name, func(t *testing.T) {
+			g := start(t, open(), nil)
+			cause := make(chan error, 1)
+			g.answer(func(ctx context.Context, _ *service.Tunnel, sink service.Sink) *service.Outcome {
+				head := http.Header{}
+				if tt.length != "" {
+					head.Set("Content-Length", tt.length)
+				}
+				_ = sink.Head(200, head)
+				_ = sink.Body([]byte(tt.body), true)
+				limit := 200 * time.Millisecond
+				if tt.left {
+					limit = patience
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(limit):
+				}
+				cause <- context.Cause(ctx)
+				return &service.Outcome{HeadSent: true}
+			})
+			c := g.dial()
+			c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\nContent-Length: 31\r\n\r\n" + small)
+			got := make([]byte, 1)
+			for seen := ""; !strings.Contains(seen, "\r\n\r\n") || !strings.Contains(seen, tt.body); seen += string(got) {
+				if _, err := io.ReadFull(c, got); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_ = c.Close()
+			if got := <-cause; (got == execution.CauseClientGone) != tt.left {
+				t.Errorf("cause %v", got)
+			}
+		})
+	}
+}
+
 // CP-02: none of these may ask for a place, and each is refused in the dialect, with a line and an observation.
 func TestMalformedRequestsTakeNoPlace(t *testing.T) {
 	g := start(t, keyed(), nil)

@@ -33,8 +33,9 @@ type sink struct {
 	length  int64 // declared by the provider, -1 = none
 	written int64
 
-	// deadline of the write that is going on, in Unix nanoseconds; 0 = none. The watcher of the caller reads it.
-	deadline atomic.Int64
+	// The watcher of the caller reads these.
+	deadline atomic.Int64 // of the write that is going on, in Unix nanoseconds; 0 = none
+	whole    atomic.Bool  // the last byte that the provider declared is being written, or was
 	// raw is the connection below, for responses that can't be cut in any other way.
 	reset func()
 }
@@ -75,6 +76,7 @@ func (s *sink) Head(status int, header http.Header) error {
 		out["Content-Type"] = nil // net/http would look into the body and add one
 	}
 	s.begun = true
+	s.whole.Store(s.silent || s.length == 0)
 	s.w.WriteHeader(status)
 	return nil
 }
@@ -127,6 +129,9 @@ func (s *sink) Body(p []byte, flush bool) error {
 			"response body: more than the %d bytes that its head declared", s.length)
 	}
 	s.arm()
+	if s.length >= 0 && s.written+int64(len(p)) == s.length {
+		s.whole.Store(true)
+	}
 	if len(p) > 0 {
 		n, err := s.w.Write(p)
 		s.written += int64(n)
