@@ -238,10 +238,10 @@ func (l *Link) end(e *LinkError) {
 	first := l.ended == nil
 	if first {
 		l.ended = e
+		close(l.down) // with the lock held: who comes second, and returns at once, must find the link down
 	}
 	l.mu.Unlock()
 	if first {
-		close(l.down)
 		l.conn.kill()
 	}
 }
