@@ -252,3 +252,46 @@ func TestNothingOfOneRequestShowsInAnother(t *testing.T) {
 		}
 	}
 }
+
+// More executions than the node lets linger (256) end while the link stands still. Their ends are late, and whole.
+func TestManyEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	arrived, finish, finished := make(chan struct{}, n), make(chan struct{}), make(chan struct{}, n)
+	l := newLinked(t, 1, func(x *fakeprovider.Exchange) {
+		x.Body()
+		x.BeginStream(200, "text/event-stream")
+		x.Chunk(delta("first"))
+		arrived <- struct{}{}
+		select {
+		case <-finish:
+		case <-x.Gone():
+			return
+		}
+		x.Chunk(delta("last"))
+		x.EndChunks()
+		x.Close()
+		finished <- struct{}{}
+	}, setup{places: n})
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		all(n, func(int) {
+			a, err := harness.Ask(l.HTTP(), chat(), limit)
+			if err != nil || a.Cut != nil || string(a.Bytes) != delta("first")+delta("last") {
+				t.Errorf("%v, %v, %s", err, a.Cut, a.Bytes)
+			}
+		})
+	}()
+	for range n {
+		await(t, arrived, "all requests at the provider")
+	}
+	l.relay.Set(harness.Pause, harness.Pause)
+	close(finish)
+	for range n {
+		await(t, finished, "the end of every answer")
+	}
+	harness.Until(t, limit, fmt.Sprintf("%d executions have ended at the node", n), func() bool { return len(l.node.Status().Running) == 0 })
+	l.relay.Set(harness.Pass, harness.Pass)
+	await(t, over, "the callers' answers")
+}

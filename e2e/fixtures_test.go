@@ -130,6 +130,8 @@ func replay(t *testing.T, r *rig, f *fakeprovider.Fixture, request []byte) {
 			x.Number = i + 1 // of the recording's connection; the node has its own
 			script(x)
 		})
+		// A recording that ended closes its connection; the next request mustn't meet it half closed (HT-14).
+		harness.Until(t, limit, "the last connection is closed", func() bool { _, open := r.provider.Connections(); return open == 0 })
 		n := len(r.seen())
 		a := r.ask(string(request))
 		if want == nil { // the provider closed instead of answering

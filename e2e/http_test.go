@@ -209,19 +209,19 @@ func TestEarlyAnswerEndsTheUpload(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			over := make(chan struct{})
+			over, answered := make(chan struct{}), make(chan time.Time, 1)
 			defer close(over)
 			r := newRig(t, func(x *fakeprovider.Exchange) { // the body isn't read
 				x.Begin(413, "Content-Type: application/json", "Content-Length: 19")
 				x.Print(`{"error":"too big"}`)
+				answered <- time.Now()
 				after(x, over)
 				x.Close()
 			}, setup{})
 			body := fmt.Sprintf(`{"model":"m","pad":%q}`, strings.Repeat("x", 20<<20))
-			began := time.Now()
 			a := r.ask(harness.Post(chatPath, body))
-			if took := time.Since(began); took > 2*time.Second {
-				t.Errorf("it took %v", took)
+			if took := time.Since(await(t, answered, "the provider's answer")); took > 2*time.Second {
+				t.Errorf("the answer took %v", took)
 			}
 			wantWhole(t, a, 413, `{"error":"too big"}`)
 			r.idle() // although the provider has taken nothing of the upload

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"iop/e2e/fakeprovider"
+	"iop/e2e/harness"
 )
 
 // ST-26
@@ -91,5 +92,25 @@ func TestCompressedStreamPassesAndIsNotCountedAsNothing(t *testing.T) {
 	wantLog(t, r.ended(a.Header), map[string]any{"input_tokens": 11, "output_tokens": 7})
 	if got := r.seen()[1].Header.Get("Accept-Encoding"); got != "" {
 		t.Errorf("the provider was asked for Accept-Encoding %q", got)
+	}
+}
+
+// A caller that closes its connection on the last byte of an answer whose length it knows has the whole answer: the run
+// is booked as one that succeeded, with its usage, however late the node's last word comes.
+func TestCallersThatLeaveWithTheWholeAnswer(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	const body = `{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":11,"completion_tokens":7}}`
+	r := newRig(t, fakeprovider.Answer(200, "application/json", body), setup{places: 16, Options: harness.Options{
+		Routes: `[{model: "*", queue: {depth: 300}}]`}})
+	all(n, func(int) {
+		if a, err := harness.Ask(r.HTTP(), chat(), limit); err != nil || a.StatusCode != 200 || string(a.Bytes) != body {
+			t.Errorf("%v, %v", a, err)
+		}
+	})
+	r.idle()
+	harness.Until(t, limit, "every run has ended", func() bool { return len(r.Log.Entries("run ended")) == n })
+	for _, line := range r.Log.Entries("run ended") {
+		wantLog(t, line, map[string]any{"code": "ok", "input_tokens": 11, "output_tokens": 7})
 	}
 }
