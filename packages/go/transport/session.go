@@ -61,9 +61,11 @@ func newOpener() opener {
 }
 
 // Open opens a work stream; edge only. It waits for the link's opener no longer than ctx: then it returns ctx's error,
-// and a stream that was opened too late serves the next call. The peer sees the stream with its first frame at the
-// latest.
+// and a stream that was opened too late is closed again. The peer sees the stream with its first frame at the latest.
 func (l *Link) Open(ctx context.Context) (*Stream, error) {
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	select {
 	case l.asks <- ctx:
 	case <-ctx.Done():
@@ -83,7 +85,6 @@ func (l *Link) Open(ctx context.Context) (*Stream, error) {
 
 // openLoop is the one opener. At most one caller is being served, so that whoever receives a stream is who asked.
 func (l *Link) openLoop(session *yamux.Session) {
-	var spare *yamux.Stream
 	for {
 		var ctx context.Context
 		select {
@@ -91,18 +92,16 @@ func (l *Link) openLoop(session *yamux.Session) {
 		case <-l.down:
 			return
 		}
-		if spare == nil {
-			m, err := session.OpenStream()
-			if err != nil {
-				l.sessionFailed(err)
-				return
-			}
-			spare = m
+		m, err := session.OpenStream()
+		if err != nil {
+			l.sessionFailed(err)
+			return
 		}
 		select {
-		case l.opens <- spare:
-			spare = nil
+		case l.opens <- m:
 		case <-ctx.Done():
+			// Not kept for the next caller: the peer knows the stream by now, and gives one up on which nothing comes.
+			l.adopt(m).Close()
 		case <-l.down:
 			return
 		}

@@ -163,7 +163,7 @@ func TestLeaversLeaveTheGateWhole(t *testing.T) {
 		var writing sync.WaitGroup
 		writing.Go(func() { // its error is what the test is about
 			if s.Write(accepted(1)) == nil {
-				_ = sendBody(s, 2, make([]byte, 1<<20))
+				_ = sendBody(s, 2, make([]byte, 160<<10))
 			}
 		})
 		lingerUntilEOF(s) // as the node does it: the reader closes while the adapter writes
@@ -176,7 +176,7 @@ func TestLeaversLeaveTheGateWhole(t *testing.T) {
 	var callers sync.WaitGroup
 	for i := range 16 {
 		callers.Go(func() {
-			for range 150 {
+			for range 60 {
 				s, err := p.edge.Open(ctx)
 				if err != nil {
 					t.Error(err)
@@ -186,7 +186,7 @@ func TestLeaversLeaveTheGateWhole(t *testing.T) {
 				if err := s.Write(tunnelOpen("r")); err != nil {
 					t.Error(err)
 				}
-				for range i {
+				for range i % 8 {
 					if _, err := s.ReadTunnel(); err != nil {
 						t.Errorf("an answer stands still: %v", err)
 						break
@@ -226,7 +226,7 @@ func TestConcurrentCalls(t *testing.T) {
 		func() { s := p.open(t, t.Context()); s.Cancel(); s.Close() },
 	} {
 		running.Go(func() {
-			for range 50 {
+			for range 60 {
 				call()
 			}
 		})
