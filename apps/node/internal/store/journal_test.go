@@ -390,6 +390,33 @@ func TestRetentionByAge(t *testing.T) {
 	}
 }
 
+// What is kept can be changed while the journal runs, and back to what was configured.
+func TestRetain(t *testing.T) {
+	r := open(t, Config{MaxRows: 50})
+	w := &writer{j: r.Journal}
+	for _, tt := range []struct {
+		age  time.Duration
+		rows int
+		want int
+	}{{0, 100, 100}, {0, 10, 10}, {0, 0, 50}, {time.Nanosecond, 0, 0}} {
+		r.Retain(tt.age, tt.rows)
+		for i := range 200 {
+			r.Begin(tunnel(runName(i))).End(complete())
+		}
+		if err := w.drain(); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.prune(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(r.rows(t, Query{})); got != tt.want {
+			t.Errorf("Retain(%v, %d): %d rows, want %d", tt.age, tt.rows, got, tt.want)
+		}
+	}
+	var none *Journal
+	none.Retain(time.Hour, 1)
+}
+
 // When the file is behind for long, memory is bounded, and what is dropped first is what comes again anyway.
 func TestFullQueue(t *testing.T) {
 	r := open(t, Config{})

@@ -129,6 +129,7 @@ func TestRowsAgeOut(t *testing.T) {
 func TestTroubleOfAnIdleJournal(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, r *rig) {
 		r.Begin(tunnel("run")).End(complete())
+		running := r.Begin(tunnel("running"))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		_ = r.file.db.Close() // every use of it fails from now on
@@ -137,8 +138,13 @@ func TestTroubleOfAnIdleJournal(t *testing.T) {
 		if seen := fmt.Sprint(r.states.all()); r.Health().Degraded || len(r.states.all()) != 2 {
 			t.Errorf("announced %s, %+v; want trouble, and the file opened again", seen, r.Health())
 		}
-		if rows := r.rows(t, Query{}); len(rows) != 1 {
-			t.Errorf("%d rows", len(rows))
+		if rows := r.rows(t, Query{}); len(rows) != 2 || rows[0].Status != StatusRunning {
+			t.Errorf("%+v, want one that ended, and one that runs: this process lives", rows)
+		}
+		running.End(complete())
+		r.flush(t)
+		if got := statuses(r.rows(t, Query{})); got[StatusComplete] != 2 {
+			t.Errorf("%v, want 2 complete", got)
 		}
 	})
 }
