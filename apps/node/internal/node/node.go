@@ -52,6 +52,7 @@ type Timers struct {
 	AdapterStop  time.Duration // an adapter's return after its cancel (10 s)
 	Linger       time.Duration // the edge's close after the end (10 min)
 	RejectLinger time.Duration // the edge's close after a rejection (10 s)
+	Parting      time.Duration // the link of an edge that goes outlives the streams that it closes (2 s)
 	OpenRead     time.Duration // the head of a work stream (10 s)
 	AdapterBuild time.Duration // all adapters of a projection (30 s)
 	Probe        time.Duration // one answer of a provider about itself (5 s)
@@ -65,6 +66,7 @@ func (t Timers) withDefaults() Timers {
 		AdapterStop:  cmp.Or(t.AdapterStop, 10*time.Second),
 		Linger:       cmp.Or(t.Linger, 10*time.Minute),
 		RejectLinger: cmp.Or(t.RejectLinger, 10*time.Second),
+		Parting:      cmp.Or(t.Parting, 2*time.Second),
 		OpenRead:     cmp.Or(t.OpenRead, 10*time.Second),
 		AdapterBuild: cmp.Or(t.AdapterBuild, 30*time.Second),
 		Probe:        cmp.Or(t.Probe, 5*time.Second),

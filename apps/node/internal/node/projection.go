@@ -49,7 +49,7 @@ func (s *Session) Apply(ctx context.Context, p *pb.NodeConfigPayload) {
 	s.applied, s.refused = p.GetProjection(), nil
 	s.x.mu.Unlock()
 	if keep := p.GetStore(); keep != nil {
-		s.x.cfg.Retain(milliseconds(keep.GetMaxAgeMs()), int(min(max(keep.GetMaxRows(), 0), math.MaxInt32)))
+		s.x.cfg.Retain(milliseconds(max(keep.GetMaxAgeMs(), 0)), int(min(max(keep.GetMaxRows(), 0), math.MaxInt32)))
 	}
 	s.log.Info().Uint64("projection", p.GetProjection()).Int("adapters", len(entries)).Msg("projection applied")
 }

@@ -14,6 +14,7 @@ import (
 	"iop/apps/node/internal/node"
 	"iop/apps/node/internal/nodetest"
 	"iop/apps/node/internal/router"
+	"iop/apps/node/internal/store"
 	"iop/packages/go/execution"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
@@ -31,6 +32,7 @@ type rig struct {
 	session *node.Session
 	mux     *transport.Link
 	seen    *observer
+	offers  []pb.Feature // what both sides offered
 }
 
 type setup struct {
@@ -38,6 +40,9 @@ type setup struct {
 	capacity int
 	build    func(router.Spec) (execution.Provider, error)
 	adapters []*pb.AdapterConfig
+	journal  *store.Journal
+	retain   func(time.Duration, int)
+	features []pb.Feature
 	log      zerolog.Logger
 }
 
@@ -70,7 +75,7 @@ func (o *observer) lateOf(kind string) int { o.mu.Lock(); defer o.mu.Unlock(); r
 // newRig connects with generation 7 and applies projection 1.
 func newRig(t testing.TB, adapter *nodetest.Adapter, change ...func(*setup)) *rig {
 	t.Helper()
-	s := setup{capacity: 4, log: zerolog.Nop()}
+	s := setup{capacity: 4, features: node.Features(), log: zerolog.Nop()}
 	s.build = func(router.Spec) (execution.Provider, error) { return adapter, nil }
 	for _, c := range change {
 		c(&s)
@@ -78,8 +83,9 @@ func newRig(t testing.TB, adapter *nodetest.Adapter, change ...func(*setup)) *ri
 	if os.Getenv("IOP_TEST_LOG") != "" {
 		s.log = zerolog.New(zerolog.NewTestWriter(t))
 	}
-	r := &rig{t: t, router: router.New(), adapter: adapter, seen: &observer{late: map[string]int{}}}
-	r.x = node.New(node.Config{Edge: "edge:1", Router: r.router, Build: s.build, Timers: s.timers, Observer: r.seen, Log: s.log})
+	r := &rig{t: t, router: router.New(), adapter: adapter, seen: &observer{late: map[string]int{}}, offers: s.features}
+	r.x = node.New(node.Config{Edge: "edge:1", Router: r.router, Build: s.build, Timers: s.timers, Observer: r.seen, Log: s.log,
+		Journal: s.journal, Retain: s.retain})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), nodetest.Limit)
 		defer cancel()
@@ -111,7 +117,7 @@ func (r *rig) connect(generation uint64, p *pb.NodeConfigPayload) *pb.Ready {
 func (r *rig) attach(generation uint64, local net.Conn) {
 	h := &handler{}
 	mux := transport.NewNodeLink(local, transport.Config{Log: zerolog.Nop()}, h)
-	session := r.x.NewSession(mux, generation)
+	session := r.x.NewSession(mux, generation, r.offers...)
 	h.session = session
 	r.mux, r.session = mux, session
 	ended := make(chan struct{})
@@ -127,8 +133,11 @@ type handler struct{ session *node.Session }
 
 func (h *handler) Work(s *transport.Stream) { h.session.Work(s) }
 func (h *handler) Control(m *pb.EdgeControl) {
-	if c := m.GetCancel(); c != nil {
-		h.session.Cancel(c)
+	switch v := m.GetMessage().(type) {
+	case *pb.EdgeControl_Cancel:
+		h.session.Cancel(v.Cancel)
+	case *pb.EdgeControl_RunEndedAck:
+		h.session.Acknowledged(v.RunEndedAck.GetRunIds())
 	}
 }
 
@@ -149,6 +158,15 @@ func (r *rig) atRest() {
 	if n := r.router.LateReleases(); n != 0 {
 		r.t.Errorf("%d places were given back twice", n)
 	}
+}
+
+// again cuts the connection and makes the next one.
+func (r *rig) again() *pb.Ready {
+	r.t.Helper()
+	r.Link.Close(transport.ReasonLost)
+	<-r.mux.Down()
+	return r.connect(r.Generation+1, &pb.NodeConfigPayload{Projection: 1, Adapters: []*pb.AdapterConfig{
+		{Name: "a", Kind: "fake", MaxConcurrency: int32(r.router.Snapshot("edge:1")[0].Capacity), AdapterRevision: 1}}})
 }
 
 // rejects checks that a stream is answered with one rejection, and that the provider isn't called.

@@ -20,10 +20,6 @@ import (
 // errEnded is the cause of a task's context after its end; nobody listens to it any more.
 var errEnded = errors.New("the execution is over")
 
-// partingTime is how long a link may outlive the streams of an edge that goes: until then a closed stream of a
-// background run says nothing about the run.
-const partingTime = 2 * time.Second
-
 // order is what an open says of its execution, whatever its kind.
 type order struct {
 	kind       execution.Kind
@@ -272,7 +268,7 @@ func (t *task) lost() {
 }
 
 // closed says that the edge closed the stream while the link is up, which is a cancel. The streams of an edge that is
-// about to go are closed a moment before its link, so a background run waits for the link first.
+// about to go are closed a moment before its link, so for a background run this looks at the link first.
 func (t *task) closed() {
 	if !t.background || !t.body.complete() || t.ended.Load() {
 		t.cancel(execution.CauseClientGone)
@@ -280,7 +276,7 @@ func (t *task) closed() {
 	}
 	t.reply.detach()
 	t.stream.Cancel()
-	parting := time.NewTimer(partingTime)
+	parting := time.NewTimer(t.executor().cfg.Timers.Parting)
 	defer parting.Stop()
 	select {
 	case <-t.stream.Link().Down():
