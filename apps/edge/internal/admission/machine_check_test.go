@@ -114,7 +114,7 @@ func (m *machine) compare(t *rapid.T) {
 		t.Fatalf("%d holders in the snapshot, want %d", held, len(m.holders))
 	}
 	for _, s := range snap.Sets {
-		if want := m.queued(s.Set); s.Queued != want {
+		if want := m.waiting(func(w *modelWaiter) bool { return w.Set == s.Set }); s.Queued != want {
 			t.Fatalf("set %s: %d queued, want %d", s.Set, s.Queued, want)
 		}
 		r := &modelRequest{Request: Request{Set: s.Set}}

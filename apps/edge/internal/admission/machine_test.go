@@ -137,6 +137,7 @@ func (m *machine) acquire(t *rapid.T) {
 		RunID:    "r" + strconv.Itoa(m.names),
 		Attempt:  1,
 		Set:      rapid.SampledFrom([]string{"all", "all", "node1", "adapterA"}).Draw(t, "set"),
+		Queue:    rapid.SampledFrom([]string{"", "shared"}).Draw(t, "queue"),
 		Target:   "model",
 		Depth:    rapid.IntRange(0, 6).Draw(t, "depth"),
 		Wait:     time.Duration(rapid.IntRange(0, 6).Draw(t, "wait")) * 700 * time.Millisecond,

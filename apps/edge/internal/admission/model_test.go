@@ -245,7 +245,7 @@ func (m *model) entry(r *modelRequest, now time.Time) execution.Code {
 		return execution.CodeOK
 	case candidates == 0 && (r.FailFast || r.Depth <= 0):
 		return execution.CodeNoNode
-	case r.Depth <= 0 || first && m.queued(r.Set) >= r.Depth:
+	case r.Depth <= 0 || first && m.waiting(func(w *modelWaiter) bool { return w.queue() == r.queue() }) >= r.Depth:
 		return execution.CodeQueueFull
 	case r.waited >= r.Wait && candidates == 0:
 		return execution.CodeNoNode
@@ -255,10 +255,11 @@ func (m *model) entry(r *modelRequest, now time.Time) execution.Code {
 	return execution.CodeOK
 }
 
-func (m *model) queued(set string) int {
+// waiting counts those who wait and are meant.
+func (m *model) waiting(meant func(*modelWaiter) bool) int {
 	n := 0
 	for _, w := range m.waiters {
-		if w.Set == set {
+		if meant(w) {
 			n++
 		}
 	}

@@ -11,6 +11,7 @@ import (
 type waiter struct {
 	req   *Request
 	set   *candidateSet
+	queue string // in which it is counted: a request may name another one before it is settled
 	since time.Time
 	limit time.Duration // from since
 	done  chan struct{} // closed when settled
@@ -73,13 +74,14 @@ func (s *Scheduler) enter(r *Request) (*Grant, *waiter, *execution.Failure) {
 		g, refusal := s.grantLocked(p, set, r, now)
 		return g, nil, refusal
 	}
-	if code := set.refuses(r, first); code != execution.CodeOK {
+	if code := set.refuses(r, first, s.queued[r.queue()]); code != execution.CodeOK {
 		f := set.refusal(code, set.queued+1, now)
 		s.dropUnusedLocked(set)
 		return nil, nil, f
 	}
-	w := &waiter{req: r, set: set, since: now, limit: r.Wait - r.ticket.waited, done: make(chan struct{})}
+	w := &waiter{req: r, set: set, queue: r.queue(), since: now, limit: r.Wait - r.ticket.waited, done: make(chan struct{})}
 	rank := set.insert(w)
+	s.queued[w.queue]++
 	if r.ticket.rank == 0 {
 		r.ticket.rank = rank
 	}
@@ -89,12 +91,13 @@ func (s *Scheduler) enter(r *Request) (*Grant, *waiter, *execution.Failure) {
 	return nil, w, nil
 }
 
-// refuses says why r, for which there is no place now, may not wait either; CodeOK = it may.
-func (set *candidateSet) refuses(r *Request, first bool) execution.Code {
+// refuses says why r, for which there is no place now, may not wait either; CodeOK = it may. queued is how many wait in
+// its queue.
+func (set *candidateSet) refuses(r *Request, first bool, queued int) execution.Code {
 	switch {
 	case (r.FailFast || r.Depth <= 0) && !set.hopeful(r):
 		return execution.CodeNoNode
-	case r.Depth <= 0 || first && set.queued >= r.Depth:
+	case r.Depth <= 0 || first && queued >= r.Depth:
 		return execution.CodeQueueFull
 	case r.ticket.waited >= r.Wait:
 		return set.timeout(r)
@@ -179,6 +182,9 @@ func (s *Scheduler) settleLocked(w *waiter, g *Grant, refusal *execution.Failure
 	w.req.ticket.waited += now.Sub(w.since)
 	w.grant, w.refusal, w.settled = g, refusal, true
 	w.set.remove(w)
+	if s.queued[w.queue]--; s.queued[w.queue] == 0 {
+		delete(s.queued, w.queue)
+	}
 	if w.set.queued == 0 {
 		s.quietLocked(w.set)
 	}

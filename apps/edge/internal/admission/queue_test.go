@@ -380,6 +380,41 @@ func TestSetsDontBlockEachOther(t *testing.T) {
 	})
 }
 
+// A route for every model: the names that callers ask for have candidates of their own, but wait in one queue. With a
+// queue for each name, depth bounded nothing.
+func TestManySetsShareAQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		s.Publish(oneNode("n", 1))
+		held := mustGrant(t, s, request("held"))
+		held.Sent()
+		ask := func(i int) *Request {
+			r := request(name("r", i))
+			r.Set, r.Target, r.Queue, r.Depth = name("*/", i), name("m", i), "*", 2
+			return r
+		}
+		first, second := begin(s, ask(0)), begin(s, ask(1))
+		for i := range 50 {
+			wantCode(t, refused(t, s, ask(2+i)), execution.CodeQueueFull)
+		}
+		other := begin(s, request("of another queue"))
+		other.waits(t)
+		second.cancel(context.Canceled) // who leaves makes room
+		synctest.Wait()
+		third := begin(s, ask(60))
+		end(t, s, held)
+		g := first.granted(t) // who is served makes room, too
+		begin(s, ask(61)).waits(t)
+		wantCode(t, refused(t, s, ask(62)), execution.CodeQueueFull)
+		third.waits(t)
+		g.Sent()
+		s.Drain()
+		if len(s.queued) != 0 {
+			t.Errorf("nobody waits, and %v are counted", s.queued)
+		}
+	})
+}
+
 // The first request of a changed configuration brings its whole set up to date, and overtakes nobody.
 func TestSetRevision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

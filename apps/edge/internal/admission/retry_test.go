@@ -83,6 +83,29 @@ func TestRefusalsSayWhen(t *testing.T) {
 	})
 }
 
+// Sets that were used a moment ago are forgotten, too, when there are very many: where a provider takes any name for a
+// model, callers make them.
+func TestManySetsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		s.Publish(oneNode("n", 2))
+		held := mustGrant(t, s, &Request{RunID: "held", Set: "held", Match: everywhere})
+		held.Sent()
+		for i := range 5 * mostSets {
+			g := mustGrant(t, s, &Request{RunID: name("r", i), Set: name("set", i), Match: everywhere})
+			g.Sent()
+			end(t, s, g)
+			if n := len(s.Snapshot().Sets); n > 2*mostSets {
+				t.Fatalf("%d sets", n)
+			}
+		}
+		end(t, s, held)
+		if f := refused(t, s, &Request{RunID: "x", Set: "held", Exclude: []Place{{"n", "a"}}}); f.RetryAfter == retryUnknown {
+			t.Error("a set of which a place was held is forgotten")
+		}
+	})
+}
+
 // Names that match nothing, and sets that nobody asks for any more, are forgotten.
 func TestSetsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

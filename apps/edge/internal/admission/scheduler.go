@@ -42,6 +42,7 @@ type Scheduler struct {
 	sets        map[string]*candidateSet
 	sweepAt     int             // number of sets at which the idle ones are looked for
 	waiting     []*candidateSet // the sets in which somebody waits
+	queued      map[string]int  // how many wait, by Request.Queue; no zeros
 	unconfirmed confirmList
 	ignored     Ignored
 }
@@ -54,6 +55,7 @@ func New(cfg Config) *Scheduler {
 		nodes:         make(map[string]*nodeEntry),
 		conns:         make(map[connKey]*conn),
 		sets:          make(map[string]*candidateSet),
+		queued:        make(map[string]int),
 		sweepAt:       minSweep,
 	}
 	if s.confirmLimit <= 0 {

@@ -2,8 +2,13 @@ package admission
 
 import "time"
 
-// minSweep is the number of candidate sets below which idle ones are simply kept.
-const minSweep = 128
+const (
+	// minSweep is the number of candidate sets below which idle ones are simply kept.
+	minSweep = 128
+	// mostSets is the number above which those are forgotten, too, that were used a moment ago: all that is lost is how
+	// fast they were. Where a provider takes any name for a model, callers make the sets.
+	mostSets = 2048
+)
 
 // candidateSet is all requests with one Request.Set: where they may execute and who of them waits. Everything here is
 // guarded by Scheduler.mu.
@@ -207,7 +212,8 @@ func (s *Scheduler) sweepLocked(now time.Time) {
 		}
 	}
 	for _, set := range s.sets {
-		if set.queued == 0 && !held[set] && now.Sub(set.lastUsed) > endingsWindow && set.endings.count(now) == 0 {
+		idle := set.queued == 0 && !held[set]
+		if idle && (len(s.sets) > mostSets || now.Sub(set.lastUsed) > endingsWindow && set.endings.count(now) == 0) {
 			s.dropSetLocked(set)
 		}
 	}

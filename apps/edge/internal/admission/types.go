@@ -88,7 +88,10 @@ type Request struct {
 	// Target is what will be asked for; a candidate that has it loaded is preferred.
 	Target string
 
-	Depth    int           // how many may wait in the set; a first arrival beyond it is refused. 0 = nobody waits
+	// Queue names those whose number Depth bounds: the sets of one route whose target the caller chooses wait in one
+	// queue, or every name that callers think of would get a queue of its own. "" = the set.
+	Queue    string
+	Depth    int           // how many may wait in the queue; a first arrival beyond it is refused. 0 = nobody waits
 	Wait     time.Duration // how long this request may wait in all. 0 = not at all
 	FailFast bool          // refused with no_node, instead of waiting, while it has no candidate
 	Exclude  []Place       // no candidates for this request, whatever Match says. Changed between two Acquire only
@@ -101,6 +104,13 @@ type ticket struct {
 	number uint64        // order of arrival, 0 = hasn't arrived yet
 	waited time.Duration // spent in the queue
 	rank   int           // its position when it first had to wait, 0 = never did
+}
+
+func (r *Request) queue() string {
+	if r.Queue != "" {
+		return r.Queue
+	}
+	return r.Set
 }
 
 func (r *Request) excludes(p *place) bool {

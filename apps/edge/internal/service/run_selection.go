@@ -11,7 +11,7 @@ import (
 	"iop/packages/go/execution"
 )
 
-// How runs wait that no route leads: in one queue for each candidate set.
+// How runs wait that no route leads: in one queue for each adapter name.
 const (
 	runQueueDepth = 64
 	runQueueWait  = time.Minute
@@ -19,7 +19,7 @@ const (
 
 // ask implements job.
 func (j *runJob) ask(state *config.State, r *admission.Request) {
-	r.Target, r.Depth, r.Wait = j.spec.Target, runQueueDepth, runQueueWait
+	r.Target, r.Queue, r.Depth, r.Wait = j.spec.Target, "\x00run\x00"+j.spec.Adapter, runQueueDepth, runQueueWait
 	if routes, f := j.admissible(state); f == nil {
 		r.Set, r.Match = j.candidates(state, routes)
 	}

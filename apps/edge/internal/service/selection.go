@@ -43,7 +43,7 @@ func setOf(route *config.Route, target string) string {
 func (j *tunnelJob) ask(_ *config.State, r *admission.Request) {
 	queue := j.route.Queue
 	r.Set, r.Match, r.Target = setOf(j.route, j.Target), Match(j.route, j.Target), j.Target
-	r.Depth, r.Wait, r.FailFast = queue.Depth, queue.Wait, j.route.FailFast
+	r.Queue, r.Depth, r.Wait, r.FailFast = j.route.Model, queue.Depth, queue.Wait, j.route.FailFast
 }
 
 // readmit implements job.
@@ -65,7 +65,7 @@ func (j *tunnelJob) readmit(state *config.State, r *admission.Request) (bool, *e
 	same := sameRoute(route, j.route)
 	j.route = route
 	if !same {
-		r.Set, r.Match = setOf(route, j.Target), Match(route, j.Target)
+		r.Queue, r.Set, r.Match = route.Model, setOf(route, j.Target), Match(route, j.Target)
 	}
 	return same, nil
 }
