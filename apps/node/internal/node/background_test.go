@@ -38,9 +38,12 @@ func openJournal(t testing.TB, dir string) (j *store.Journal, closed func()) {
 
 func recorded(j *store.Journal) func(*setup) { return func(s *setup) { s.journal = j } }
 
-// steady is an adapter that emits a delta for each value of the channel, until it is closed.
+// steady is an adapter that emits a delta for each value of the channel, until it is closed. The target "hang" hangs.
 func steady(next <-chan string) *nodetest.Adapter {
-	return &nodetest.Adapter{OnExecute: func(ctx context.Context, _ *execution.Request, emit execution.Emit) (execution.Completion, error) {
+	return &nodetest.Adapter{OnExecute: func(ctx context.Context, req *execution.Request, emit execution.Emit) (execution.Completion, error) {
+		if req.Target == "hang" {
+			return nodetest.HangRun(ctx, req, emit)
+		}
 		for {
 			select {
 			case <-ctx.Done():
@@ -63,7 +66,7 @@ func TestBackgroundRunSurvivesItsLink(t *testing.T) {
 	j, _ := openJournal(t, t.TempDir())
 	next := make(chan string)
 	r := newRig(t, steady(next), recorded(j))
-	bg, fg := r.StartRun("bg", nodetest.Background, func(q *pb.RunRequest) { q.SessionId = "s-1" }), r.StartRun("fg")
+	bg, fg := r.StartRun("bg", nodetest.Background, func(q *pb.RunRequest) { q.SessionId = "s-1" }), r.StartRun("fg", func(q *pb.RunRequest) { q.Target = "hang" })
 	bg.Accepted()
 	fg.Accepted()
 	next <- "before"

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"pgregory.net/rapid"
 
 	"iop/apps/node/internal/node"
@@ -325,17 +326,14 @@ func TestCancelOfARunRacesCompletion(t *testing.T) {
 
 // The log line of a run says what kind it is, and nothing of its content.
 func TestRunLogLine(t *testing.T) {
-	var log strings.Builder
-	var mu sync.Mutex
+	log := new(logged)
 	r := newRig(t, &nodetest.Adapter{OnExecute: func(_ context.Context, _ *execution.Request, emit execution.Emit) (execution.Completion, error) {
 		_, err := nodetest.Say(emit, "S3CR3T-ANSWER")
 		return execution.Completion{FinishReason: "stop", Usage: counts(3, 4)}, errors.Join(err)
-	}}, func(s *setup) { s.log = s.log.Output(lockedWriter{&mu, &log}).Level(0) })
+	}}, func(s *setup) { s.log = zerolog.New(log) })
 	r.StartRun("r1").Collect()
 	r.RunEnd("r1")
 	r.atRest()
-	mu.Lock()
-	defer mu.Unlock()
 	for _, want := range []string{`"run_id":"r1"`, `"kind":"run"`, `"outcome":"complete"`, `"input_tokens":3`, `"output_tokens":4`, `"first_byte_ms":`} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log lacks %s:\n%s", want, log.String())
@@ -346,15 +344,22 @@ func TestRunLogLine(t *testing.T) {
 	}
 }
 
-type lockedWriter struct {
-	mu  *sync.Mutex
-	out *strings.Builder
+// logged is a log that may be read while it is written.
+type logged struct {
+	mu  sync.Mutex
+	out strings.Builder
 }
 
-func (w lockedWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.out.Write(p)
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.String()
 }
 
 // A cancel that nobody answers in time is still one: the wait is bounded by the adapter's limit.

@@ -1,7 +1,6 @@
 package node_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -76,10 +75,10 @@ func TestRunOutcomes(t *testing.T) {
 		}, "ac", execution.CodeOK},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var log bytes.Buffer
+			log := new(logged)
 			r := newRig(t, &nodetest.Adapter{OnExecute: func(_ context.Context, _ *execution.Request, emit execution.Emit) (execution.Completion, error) {
 				return c.run(emit)
-			}}, capacity(1), func(s *setup) { s.log = zerolog.New(zerolog.SyncWriter(&log)) })
+			}}, capacity(1), func(s *setup) { s.log = zerolog.New(log) })
 			got := r.StartRun("r1").Collect()
 			e := r.RunEnd("r1")
 			if got.Kinds != c.kinds || execution.Code(got.Error.GetCode()) != c.code || execution.Code(e.GetCode()) != c.code || e.GetBackground() {

@@ -53,10 +53,10 @@ func TestAdapterOutcomes(t *testing.T) {
 		{"body before the head", func(s execution.TunnelSink) error { _ = s.Body([]byte("x")); return nil }, "ax", execution.CodeProtocol},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var log bytes.Buffer
+			log := new(logged)
 			r := newRig(t, &nodetest.Adapter{OnTunnel: func(_ context.Context, _ *execution.TunnelRequest, sink execution.TunnelSink) error {
 				return c.run(sink)
-			}}, capacity(1), func(s *setup) { s.log = zerolog.New(zerolog.SyncWriter(&log)) })
+			}}, capacity(1), func(s *setup) { s.log = zerolog.New(log) })
 			got := r.Start("r1").Collect()
 			e := r.RunEnd("r1")
 			if got.Kinds != c.kinds || execution.Code(got.Error.GetCode()) != c.code || execution.Code(e.GetCode()) != c.code {
@@ -320,8 +320,8 @@ func TestCancelAllAndQuiet(t *testing.T) {
 
 // The log line of an execution names what an operator looks for, in the names of the wire.
 func TestLogLine(t *testing.T) {
-	var log bytes.Buffer
-	r := newRig(t, &nodetest.Adapter{}, func(s *setup) { s.log = zerolog.New(zerolog.SyncWriter(&log)) })
+	log := new(logged)
+	r := newRig(t, &nodetest.Adapter{}, func(s *setup) { s.log = zerolog.New(log) })
 	open := r.TunnelOpen("r1")
 	open.GetTunnel().PrincipalRef, open.GetTunnel().Route, open.GetTunnel().SessionId = "alice", "gpt", "s-1"
 	r.Open(open).End().Collect()
