@@ -43,6 +43,7 @@ type setup struct {
 	journal  *store.Journal
 	retain   func(time.Duration, int)
 	features []pb.Feature
+	before   func(*node.Executor) // called before the first connection
 	log      zerolog.Logger
 }
 
@@ -86,6 +87,9 @@ func newRig(t testing.TB, adapter *nodetest.Adapter, change ...func(*setup)) *ri
 	r := &rig{t: t, router: router.New(), adapter: adapter, seen: &observer{late: map[string]int{}}, offers: s.features}
 	r.x = node.New(node.Config{Edge: "edge:1", Router: r.router, Build: s.build, Timers: s.timers, Observer: r.seen, Log: s.log,
 		Journal: s.journal, Retain: s.retain})
+	if s.before != nil {
+		s.before(r.x)
+	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), nodetest.Limit)
 		defer cancel()
