@@ -18,7 +18,7 @@ import (
 // limit, no request waits longer than that, and afterwards every request goes to the other.
 func TestOneOfTwoHostsIsGone(t *testing.T) {
 	t.Parallel()
-	oneOfTwo(t, 30)
+	oneOfTwo(t, 15)
 }
 
 // OL-08 in real time.
@@ -137,7 +137,7 @@ func say(t *testing.T, mux *harness.Mux, m *pb.NodeControl) {
 // again.
 func TestDeadDataPath(t *testing.T) {
 	t.Parallel()
-	const s scale = 30
+	const s scale = 10
 	var alive atomic.Bool
 	edgeTimers, nodeTimers := s.timers()
 	provider := fakeprovider.New(t, behindProbe(fakeprovider.Events(0, delta("well"), done)))

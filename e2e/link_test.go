@@ -19,11 +19,11 @@ import (
 // the multiplexer's backlog of 1024, too. When the node begins to serve, the next request works.
 func TestNodeThatAcceptsNoStream(t *testing.T) {
 	t.Parallel()
-	const s, callers = scale(10), 1100
-	e := newFakeSite(t, s, 2*callers, harness.Options{})
+	const s, callers = scale(4), 1100
+	e := newFakeSite(t, s, 2*callers, harness.Options{Routes: `[{model: "*", queue: {wait: 1s}}]`})
 	mux, resp := rawNode(t, e, "box")
 	ready(t, e, mux, resp)
-	var failed atomic.Int64
+	var timeouts, failed atomic.Int64
 	all(callers, func(int) {
 		start := time.Now()
 		a, err := harness.Ask(e.HTTP(), harness.Post(chatPath, chatBody), limit)
@@ -32,14 +32,18 @@ func TestNodeThatAcceptsNoStream(t *testing.T) {
 			return
 		}
 		between(t, "an answer", time.Since(start), 0, s.of(dispatchLimit)+2*late)
-		if a.StatusCode != 504 || code(a) != "dispatch_timeout" {
+		switch {
+		case a.StatusCode == 504 && code(a) == "dispatch_timeout":
+			timeouts.Add(1)
+		case a.StatusCode != 503: // who came when three had been waited for in vain
 			t.Errorf("%d %s", a.StatusCode, a.Bytes)
 		}
 		failed.Add(1)
 	})
-	if n := failed.Load(); n != callers {
-		t.Fatalf("%d callers have an answer", n)
+	if n := failed.Load(); n != callers || timeouts.Load() < 3 {
+		t.Fatalf("%d callers have an answer, %d of them dispatch_timeout", n, timeouts.Load())
 	}
+	t.Logf("%d streams", timeouts.Load())
 	// The node begins to serve: it finds what it was sent, and its cancels. What was cancelled before it started is
 	// refused; the edge gets its places back by that or by the end of the connection.
 	go func() {
@@ -107,7 +111,10 @@ func TestPendingOpens(t *testing.T) {
 	const callers = 500
 	for _, drops := range []bool{false, true} {
 		t.Run(fmt.Sprintf("session drops %v", drops), func(t *testing.T) { // not parallel: it looks at the heap
-			const s scale = 10
+			s := scale(3)
+			if drops {
+				s = 1
+			}
 			e := newFakeSite(t, s, callers, harness.Options{})
 			var opens atomic.Int64
 			fake := harness.DialFake(t, e.Addr.Nodes.String(), harness.FakeNodeOptions{
@@ -167,7 +174,7 @@ func TestLinkDiesUnderStreams(t *testing.T) {
 // registration, the status and cancels don't notice.
 func TestStuckLinkHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	const s scale = 10
+	const s scale = 4
 	script, gone := endless(20 * time.Millisecond)
 	_, nodeTimers := s.timers()
 	healthy := fakeprovider.New(t, behindProbe(fakeprovider.Events(0, delta("well"), done)))
@@ -175,7 +182,7 @@ func TestStuckLinkHoldsUpNobody(t *testing.T) {
 	l := newLinked(t, s, fakeprovider.Events(0, done), setup{places: 60, Options: harness.Options{
 		MoreNodes: harness.Record("other", "["+adapter("fast", healthy.URL(), 8)+", "+adapter("slow", slow.URL(), 8)+"]") + ", " +
 			harness.Record("third", "[{name: loopback, kind: loopback}]"),
-		Routes: `[{model: a, nodes: [box]}, {model: b, adapter: fast}, {model: c, adapter: slow}]`}})
+		Routes: `[{model: a, nodes: [box], queue: {wait: 1s}}, {model: b, adapter: fast}, {model: c, adapter: slow}]`}})
 	harness.StartNodeAs(t, harness.TokenOf("other"), l.Addr.Nodes.String(), nodeTimers)
 	l.AwaitReady("other")
 	c := follow(t, l.HTTP(), `{"model":"c","stream":true}`, delta("tick"))
@@ -195,7 +202,7 @@ func TestStuckLinkHoldsUpNobody(t *testing.T) {
 			between(t, "an answer of the stuck node", time.Since(start), 0, s.of(dead+dispatchLimit)+2*late)
 		})
 	}()
-	harness.Until(t, limit, "the stuck node was sent work", func() bool { return l.InFlight() > 20 })
+	harness.Until(t, limit, "the stuck node was sent work", func() bool { return l.InFlight() > 10 })
 	fast := func(what string, do func()) {
 		start := time.Now()
 		do()

@@ -19,7 +19,11 @@ type scale int64
 // of is a real time in a test's.
 func (s scale) of(d time.Duration) time.Duration { return d / time.Duration(s) }
 
-// timers are every timer of both programs, as configuration.
+// real is what becomes d once it is scaled.
+func (s scale) real(d time.Duration) time.Duration { return d * time.Duration(s) }
+
+// timers are every timer of both programs, as configuration. How long a peer may take to say its first word stays as it
+// is: on a loaded machine that is real time.
 func (s scale) timers() (edge, node string) {
 	list := func(timers map[string]time.Duration) string {
 		var parts []string
@@ -30,7 +34,7 @@ func (s scale) timers() (edge, node string) {
 	}
 	edge = list(map[string]time.Duration{
 		"heartbeat": heartbeat, "dead": dead, "handshake": 10 * time.Second, "probe": probe, "ready_limit": time.Minute,
-		"control_open": 5 * time.Second, "dispatch_limit": dispatchLimit, "confirm_limit": time.Minute, "write_idle": time.Minute,
+		"control_open": s.real(5 * time.Second), "dispatch_limit": dispatchLimit, "confirm_limit": time.Minute, "write_idle": time.Minute,
 		"terminal_wait": 10 * time.Second, "stream_reset": streamReset, "drain": drain,
 	})
 	node = list(map[string]time.Duration{

@@ -75,7 +75,7 @@ func TestSilentLink(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			silent(t, 30, lost.toEdge, lost.toNode, lost.reason)
+			silent(t, 20, lost.toEdge, lost.toNode, lost.reason)
 		})
 	}
 }

@@ -30,7 +30,8 @@ func comesBack(t *testing.T, e *harness.Edge, after uint64, within time.Duration
 // is told its configuration, is ready, and serves, within two dials.
 func TestHostComesBack(t *testing.T) {
 	t.Parallel()
-	l := newLinked(t, 100, fakeprovider.Events(0, delta("well"), done), setup{})
+	l := newLinked(t, 1, fakeprovider.Events(0, delta("well"), done), setup{Options: harness.Options{
+		NodeTimers: "{backoff_start: 10ms, backoff_max: 300ms, probe_interval: 10h}"}})
 	generation := l.Node("box").Generation
 	for range 20 {
 		l.relay.Refuse(true)
@@ -77,7 +78,7 @@ func TestOrphanIsStopped(t *testing.T) {
 	})
 	t.Run("silent", func(t *testing.T) {
 		t.Parallel()
-		orphan(t, 30, (*harness.Relay).Silence, dead)
+		orphan(t, 20, (*harness.Relay).Silence, dead)
 	})
 }
 
@@ -200,7 +201,7 @@ func TestGenerationsChangeUnderLoad(t *testing.T) {
 // Faults row 35, TU-23: a node whose link never lasts waits longer and longer.
 func TestFlappingNodeBacksOff(t *testing.T) {
 	t.Parallel()
-	const s scale = 30
+	const s scale = 10
 	l := newLinked(t, s, fakeprovider.Events(0, done), setup{})
 	generation := l.Node("box").Generation
 	for range 7 {
