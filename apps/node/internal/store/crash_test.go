@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -151,8 +152,12 @@ func kill(t *testing.T, times int) {
 	if len(r.aside) > 0 {
 		t.Fatalf("set aside: %v", r.aside)
 	}
+	rows, err := query(t.Context(), r.file.db, listRows, "", math.MinInt64, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
 	found := map[string]Status{}
-	for _, row := range r.rows(t, Query{}) {
+	for _, row := range rows {
 		found[row.RunID] = row.Status
 	}
 	for run := range ended {
