@@ -84,17 +84,21 @@ func (j *journal) setAside(path string) {
 	}
 }
 
-// retain takes what an Edge's projection says of the journal. One journal serves all Edges, so what the most patient of
-// them wants is kept.
+// retain takes what an Edge's projection says of the journal.
 func (j *journal) retain(edge string, maxAge time.Duration, maxRows int) {
+	keep := j.widest(edge, retention{maxAge, maxRows})
+	j.rows.Retain(keep.maxAge, keep.maxRows)
+}
+
+// widest notes what an Edge wants. One journal serves all Edges, so what the most patient of them wants is kept.
+func (j *journal) widest(edge string, p retention) (keep retention) {
 	j.mu.Lock()
-	j.policies[edge] = retention{maxAge, maxRows}
-	var widest retention
+	defer j.mu.Unlock()
+	j.policies[edge] = p
 	for _, p := range j.policies {
-		widest.maxAge, widest.maxRows = max(widest.maxAge, p.maxAge), max(widest.maxRows, p.maxRows)
+		keep.maxAge, keep.maxRows = max(keep.maxAge, p.maxAge), max(keep.maxRows, p.maxRows)
 	}
-	j.mu.Unlock()
-	j.rows.Retain(widest.maxAge, widest.maxRows)
+	return keep
 }
 
 // run writes what is recorded, until close.

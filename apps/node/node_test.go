@@ -25,47 +25,26 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // edge is a fake Edge's node listener.
 type edge struct {
-	t    testing.TB
-	ln   net.Listener
-	gens uint64
+	*nodetest.Listener
+	t testing.TB
 }
 
+// newEdge projects one adapter that works and two that don't.
 func newEdge(t testing.TB) *edge {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
-	return &edge{t: t, ln: ln}
+	e := &edge{nodetest.Listen(t), t}
+	e.Adapters = append(e.Adapters,
+		&pb.AdapterConfig{Name: "odd", Kind: "martian", MaxConcurrency: 1, AdapterRevision: 1},
+		&pb.AdapterConfig{Name: "bad", Kind: "openai", BaseUrl: "::not a url", MaxConcurrency: 1, AdapterRevision: 1})
+	return e
 }
 
-func (e *edge) addr() string { return e.ln.Addr().String() }
+func (e *edge) addr() string { return e.Addr() }
 
-// accept registers the next connection with one loopback adapter and confirms its Ready.
+// accept registers the next connection and confirms its Ready.
 func (e *edge) accept() (*nodetest.EdgeSide, *pb.RegisterRequest) {
 	e.t.Helper()
-	conn, err := e.ln.Accept()
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	req := new(pb.RegisterRequest)
-	if err := transport.ReadMessage(conn, transport.MaxRegisterRequest, req); err != nil {
-		e.t.Fatal(err)
-	}
-	e.gens++
-	if err := transport.WriteMessage(conn, &pb.RegisterResponse{Accepted: true, Protocol: 1, NodeId: "n", EdgeId: "e", ConnectionGeneration: e.gens,
-		Config: &pb.NodeConfigPayload{Projection: 1, Adapters: []*pb.AdapterConfig{
-			{Name: "a", Kind: "loopback", MaxConcurrency: 4, AdapterRevision: 1,
-				Options: []*pb.KeyValue{{Key: "defaults", Value: "delay=0s"}}},
-			{Name: "odd", Kind: "martian", MaxConcurrency: 1, AdapterRevision: 1},
-			{Name: "bad", Kind: "openai", BaseUrl: "::not a url", MaxConcurrency: 1, AdapterRevision: 1},
-		}}}); err != nil {
-		e.t.Fatal(err)
-	}
-	side := nodetest.NewEdgeSide(e.t, conn, e.gens, transport.Config{})
-	ready := side.Ready()
-	side.Link.SendReadyAck(ready.GetProjection(), true)
+	side, req, ready := e.Accept()
 	for i, want := range []bool{true, false, false} {
 		if a := ready.GetAdapters()[i]; a.GetAvailable() != want || (a.GetReason() != "") == want {
 			e.t.Errorf("adapter %d = %v", i, a)
@@ -215,7 +194,7 @@ func TestRunKilled(t *testing.T) {
 // A signal before the edge was ever reached.
 func TestRunStopsWhileDialing(t *testing.T) {
 	e := newEdge(t)
-	e.ln.Close()
+	e.Close()
 	drain, _, done := start(t, nodeConfig(e.addr()), Options{})
 	drain()
 	if err := nodetest.Receive(t, "Run", done); err != nil {

@@ -16,8 +16,10 @@ type Run struct {
 }
 
 // Input is the content of a run that says "hi".
-func Input() *pb.RunInput {
-	return &pb.RunInput{Messages: []*pb.Message{{Role: "user", Parts: []*pb.Part{{Part: &pb.Part_Text{Text: "hi"}}}}}}
+func Input() *pb.RunInput { return prompt("hi") }
+
+func prompt(text string) *pb.RunInput {
+	return &pb.RunInput{Messages: []*pb.Message{{Role: "user", Parts: []*pb.Part{{Part: &pb.Part_Text{Text: text}}}}}}
 }
 
 // RunOpen is the open of a run of n bytes of content on the adapter "a" at revision 1.
@@ -33,10 +35,16 @@ func (e *EdgeSide) OpenRun(open *pb.WorkOpen) *Run {
 	return &Run{Work: e.Open(open).Work}
 }
 
-// StartRun opens a run and sends its content.
+// StartRun opens a run that says "hi" and sends its content.
 func (e *EdgeSide) StartRun(runID string, change ...func(*pb.RunRequest)) *Run {
 	e.t.Helper()
-	content, err := proto.Marshal(Input())
+	return e.Ask(runID, "hi", change...)
+}
+
+// Ask opens a run that says text and sends its content.
+func (e *EdgeSide) Ask(runID, text string, change ...func(*pb.RunRequest)) *Run {
+	e.t.Helper()
+	content, err := proto.Marshal(prompt(text))
 	if err != nil {
 		e.t.Fatal(err)
 	}

@@ -256,6 +256,44 @@ func TestControlFaults(t *testing.T) {
 	r.serve(8)
 }
 
+// FEATURE_BACKGROUND is used where both sides offer it: such a run goes on over the next connection, and its end is
+// acknowledged there. §8 "background runs and reconnect".
+func TestBackgroundIsNegotiated(t *testing.T) {
+	next := make(chan struct{})
+	r := newRig(t, &nodetest.Adapter{OnExecute: func(_ context.Context, _ *execution.Request, emit execution.Emit) (execution.Completion, error) {
+		<-next
+		return nodetest.Say(emit, "ok")
+	}})
+	serve := func(generation uint64) (*nodetest.EdgeSide, *pb.Ready) {
+		resp := acceptance(generation, projection(1))
+		resp.Features = []pb.Feature{pb.Feature_FEATURE_BACKGROUND, pb.Feature_FEATURE_TRACE}
+		conn, _ := r.answer(resp)
+		edge := nodetest.NewEdgeSide(t, conn, generation, transport.Config{})
+		ready := edge.Ready()
+		edge.Link.SendReadyAck(1, true)
+		return edge, ready
+	}
+	edge, _ := serve(7)
+	edge.StartRun("r1", nodetest.Background).Accepted()
+	edge.Link.Close(transport.ReasonLost)
+	edge, ready := serve(8)
+	if got := ready.GetRunning(); len(got) != 1 || !got[0].GetBackground() {
+		t.Errorf("running = %v", got)
+	}
+	close(next)
+	if e := edge.RunEnd("r1"); e.GetStatus() != pb.RunStatus_RUN_STATUS_COMPLETE || !e.GetBackground() {
+		t.Errorf("RunEnd = %v", e)
+	}
+	edge.Link.SendRunEndedAck("r1")
+	edge.Link.SendCancel("nobody", execution.CauseAPI)
+	edge.CancelResult("nobody") // the acknowledgement may come behind it, so:
+	edge.Link.SendCancel("nobody", execution.CauseAPI)
+	edge.CancelResult("nobody")
+	if n := r.late.of("control"); n != 0 {
+		t.Errorf("%d control messages without business", n)
+	}
+}
+
 // Every message of the control stream is handled or ignored on purpose: a new case of the oneof without a decision
 // fails here.
 func TestEveryControlMessageIsDecided(t *testing.T) {
