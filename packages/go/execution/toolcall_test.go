@@ -106,6 +106,10 @@ func TestAssembler(t *testing.T) {
 		"the name comes late": {[]m{
 			{{Index: at(0), ID: "x"}}, {{Index: at(0), Arguments: `{"path":`}}, {{Index: at(0), Name: "read", Arguments: `"a.rs"}`}},
 		}, []ToolCall{{"x", "read", a}}},
+		"an id before a name": {[]m{{{ID: "x", Name: "read", Arguments: a}}, {{ID: "y"}}, {{Name: "write", Arguments: b}}},
+			[]ToolCall{{"x", "read", a}, {"y", "write", b}}},
+		"a stray brace": {[]m{{{Name: "read", Arguments: "}" + a}}, {{Name: "read", Arguments: b}}},
+			[]ToolCall{{made(0), "read", "}" + a}, {made(1), "read", b}}},
 		"braces in strings": {[]m{
 			{{Name: "read", Arguments: `{"path":"}\"`}}, {{Name: "read", Arguments: `]"}`}}, {{Name: "read", Arguments: b}},
 		}, []ToolCall{{made(0), "read", `{"path":"}\"]"}`}, {made(1), "read", b}}},
@@ -154,6 +158,23 @@ func TestAssemblerRefuses(t *testing.T) {
 	}
 	if _, err := a.Add(ToolCallPiece{ID: "more", Name: "f"}); !decode(err) {
 		t.Errorf("call %d: %v", maxCalls+1, err)
+	}
+}
+
+// A provider that gives each piece an id of its own costs no memory for each.
+func TestAssemblerForgetsIDsOfPieces(t *testing.T) {
+	a := NewAssembler("run")
+	for i := range 100 {
+		p := ToolCallPiece{Index: at(0), ID: strconv.Itoa(i), Arguments: "x"}
+		if i == 0 {
+			p.Name = "f"
+		}
+		if _, err := a.Add(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a.Len() != 1 || len(a.byID) != 1 {
+		t.Errorf("%d calls, %d ids", a.Len(), len(a.byID))
 	}
 }
 

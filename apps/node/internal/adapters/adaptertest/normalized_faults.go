@@ -24,7 +24,7 @@ func (s *runs) refusals(t *testing.T) {
 		for name, script := range map[string]fakeprovider.Script{
 			"whole":   fakeprovider.Answer(status, "application/json", `{"error":{"message":"because"}}`, "Retry-After: 7"),
 			"cut":     fakeprovider.Raw(fmt.Appendf(nil, "HTTP/1.1 %d X\r\nRetry-After: 7\r\nContent-Length: 99\r\n\r\n{\"error\":\"because\"}", status)),
-			"endless": fakeprovider.Raw(fmt.Appendf(nil, "HTTP/1.1 %d X\r\nRetry-After: 7\r\nContent-Type: text/plain\r\n\r\nbecause%s", status, strings.Repeat(" ", 1<<20))),
+			"endless": endlessly(status, "because"),
 		} {
 			p.Use(script)
 			got, r, err := Execute(t, t.Context(), a, Ask("m", "hi"))
@@ -34,6 +34,18 @@ func (s *runs) refusals(t *testing.T) {
 				t.Errorf("%d, %s: %+v, %d events", status, name, err, len(r.Events()))
 			}
 		}
+	}
+}
+
+// endlessly answers with a status and a text that never ends.
+func endlessly(status int, text string) fakeprovider.Script {
+	return func(x *fakeprovider.Exchange) {
+		x.Body()
+		x.Begin(status, "Retry-After: 7", "Content-Type: text/plain")
+		for err := error(nil); err == nil; {
+			_, err = x.Write([]byte(text + strings.Repeat(" ", 4000)))
+		}
+		x.Close()
 	}
 }
 

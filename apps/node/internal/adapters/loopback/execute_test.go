@@ -91,7 +91,10 @@ func TestRuns(t *testing.T) {
 		"named":       called(t, run("hi", choose(execution.ToolChoice{Mode: execution.ToolNamed, Name: "now"})), "1/0/-/0", "now"),
 		"auto":        {Request: run("hi loopback: tokens=1", choose(execution.ToolChoice{Mode: execution.ToolAuto})), Want: told("Hello", "stop", "3/1/-/0")},
 		"none":        {Request: run("hi loopback: tokens=1", choose(execution.ToolChoice{Mode: execution.ToolNone})), Want: told("Hello", "stop", "3/1/-/0")},
-		"last user":   {Request: run("loopback: fail=500", func(r *execution.Request) { r.Messages = append(r.Messages, run("loopback: tokens=1").Messages...) }), Want: told("Hello", "stop", "4/1/-/0")},
+		"last user": {Request: run("loopback: fail=500", func(r *execution.Request) {
+			r.Messages = append(r.Messages, run("loopback: tokens=1").Messages...)
+			r.Messages = append(r.Messages, execution.Message{Role: execution.RoleAssistant, Parts: []execution.Part{{Text: "loopback: fail=501"}}})
+		}), Want: told("Hello", "stop", "6/1/-/0")},
 		"image": {Request: run("loopback: tokens=1", func(r *execution.Request) {
 			r.Messages[0].Parts = append(r.Messages[0].Parts, execution.Part{Image: &execution.Image{MediaType: "image/png", Data: []byte{1}}})
 		}), Want: told("Hello", "stop", "2/1/-/0")},

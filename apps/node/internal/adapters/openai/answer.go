@@ -236,9 +236,6 @@ func (a *answer) out(e execution.Event) error {
 
 // end makes the outcome of what came and of how the exchange ended.
 func (a *answer) end(ctx context.Context, err error) (execution.Completion, error) {
-	if a.emitErr != nil {
-		return execution.Completion{}, a.emitErr
-	}
 	if err != nil && ctx.Err() != nil {
 		return execution.Completion{}, context.Cause(ctx)
 	}
@@ -266,10 +263,7 @@ func (a *answer) outcome(broken error) error {
 	case formRefusal:
 		return upstream.Refused(a.status, a.header, a.whole) // whether its text came whole or not
 	case formWhole:
-		if broken != nil {
-			return broken
-		}
-		return a.takeWhole()
+		return a.takeWhole(broken)
 	}
 	if a.complete() {
 		if err := a.brokenOff(); err != nil {
@@ -311,11 +305,13 @@ func (a *answer) incomplete() error {
 	return a.truncated("provider ended its answer without a finish reason or [DONE]")
 }
 
-// takeWhole reads an answer that came as one object.
-func (a *answer) takeWhole() error {
+// takeWhole reads an answer that came as one object, whose end is the answer's.
+func (a *answer) takeWhole(broken error) error {
 	var c chunk
 	switch err := json.Unmarshal(a.whole, &c); {
 	case err == nil:
+	case broken != nil:
+		return broken
 	case errors.Is(json.NewDecoder(bytes.NewReader(a.whole)).Decode(&json.RawMessage{}), io.ErrUnexpectedEOF):
 		return a.truncated("provider's answer ends inside its JSON object")
 	default:

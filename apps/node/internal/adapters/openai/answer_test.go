@@ -1,9 +1,12 @@
 package openai
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -84,15 +87,51 @@ func FuzzAnswer(f *testing.F) {
 
 // A whole answer over the limit is an error that names it.
 func TestWholeAnswerOverTheLimit(t *testing.T) {
-	piece := make([]byte, upstream.MaxPiece)
-	copy(piece, `{"x":"`)
-	s := script{status: 200, kind: "application/json"}
-	for range maxWhole/upstream.MaxPiece + 1 {
+	piece := bytes.Repeat([]byte(" "), upstream.MaxPiece)
+	s := script{status: 200, kind: "application/json", pieces: [][]byte{[]byte(`{"choices":`)}}
+	for range maxWhole / upstream.MaxPiece {
 		s.pieces = append(s.pieces, piece)
 	}
 	got, _, err := adaptertest.Execute(t, t.Context(), s, adaptertest.Ask("m", "hi"))
-	if got.Code != execution.CodeAdapterDecode || got.Status != 200 {
+	if got.Code != execution.CodeUpstreamTruncated {
+		t.Errorf("below the limit: %v", err)
+	}
+	s.pieces = append(s.pieces, piece, piece)
+	got, _, err = adaptertest.Execute(t, t.Context(), s, adaptertest.Ask("m", "hi"))
+	if got.Code != execution.CodeAdapterDecode || got.Status != 200 || !strings.Contains(err.Error(), "16777216") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A whole answer's end is that of its object, whatever the connection does.
+func TestWholeAnswerThatIsBroken(t *testing.T) {
+	silent := execution.Failf(execution.CodeIdleTimeout, execution.OriginProvider, "silent")
+	for body, code := range map[string]execution.Code{
+		`{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`: execution.CodeOK,
+		`{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]`:  execution.CodeIdleTimeout,
+	} {
+		s := script{status: 200, kind: "application/json", pieces: [][]byte{[]byte(body)}, broken: silent}
+		if got, _, err := adaptertest.Execute(t, t.Context(), s, adaptertest.Ask("m", "hi")); got.Code != code {
+			t.Errorf("%s: %v, want %v", body, err, code)
+		}
+	}
+}
+
+// An emitter that has enough while a whole answer is told ends it.
+func TestEmitterEndsAWholeAnswer(t *testing.T) {
+	enough := errors.New("enough")
+	s := script{status: 200, kind: "application/json", pieces: [][]byte{[]byte(`{"model":"m","choices":[{"message":{"reasoning":"hm","content":"a","tool_calls":[{"function":{"name":"f"}}]}}],"usage":{"prompt_tokens":1}}`)}}
+	for n := 1; n <= 5; n++ {
+		r := adaptertest.NewEventRecorder()
+		r.OnEvent = func(k int) error {
+			if k == n {
+				return enough
+			}
+			return nil
+		}
+		if _, err := adaptertest.ExecuteWith(t, t.Context(), s, adaptertest.Ask("m", "hi"), r); err != enough || len(r.Events()) != n {
+			t.Errorf("event %d: %v after %d events", n, err, len(r.Events()))
+		}
 	}
 }
 

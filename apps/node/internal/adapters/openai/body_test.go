@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -125,12 +126,15 @@ func TestBodyOfALargeImage(t *testing.T) {
 	req := adaptertest.Ask("m", "hi")
 	data := bytes.Repeat([]byte{1, 2, 3, 4, 5}, execution.MaxImage/5)
 	req.Messages[0].Parts = append(req.Messages[0].Parts, execution.Part{Image: &execution.Image{MediaType: "image/jpeg", Data: data}})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
 	text, err := chatBody(req, wording{maxTokens: "max_tokens"})
+	runtime.ReadMemStats(&after)
 	if err != nil || !json.Valid(text) || !bytes.Contains(text, []byte(base64.StdEncoding.EncodeToString(data))) {
 		t.Fatalf("%v, %d bytes", err, len(text))
 	}
-	if most := base64.StdEncoding.EncodedLen(len(data)) * 11 / 10; cap(text) > most {
-		t.Errorf("the body takes %d bytes, %d at most are enough", cap(text), most)
+	if took, most := after.TotalAlloc-before.TotalAlloc, base64.StdEncoding.EncodedLen(len(data))*11/10; took > uint64(most) {
+		t.Errorf("the body took %d bytes, %d at most are enough", took, most)
 	}
 }
 

@@ -131,7 +131,7 @@ func errorStreams() map[string]stream {
 		"an error event that isn't JSON":      {say("a") + "event: error\ndata: boom\n\n", wentWrong("a", upstream)},
 		"an error event around an error":      {"event: error\ndata: {\"error\":{\"message\":\"boom\"}}\n\n", early},
 		"an object that is an error":          {say("a") + chunkOf(`{"object":"error","message":"boom","code":400}`), wentWrong("a", upstream)},
-		"an error in the choice":              {say("a") + chunkOf(`{"model":"fake","choices":[{"index":0,"delta":{},"finish_reason":"error","error":{"message":"boom"}}]}`), wentWrong("a", upstream)},
+		"an error in the choice":              {say("a") + chunkOf(`{"model":"fake","choices":[{"index":0,"delta":{},"finish_reason":null,"error":{"message":"boom"}}]}`) + stopped("stop"), wentWrong("a", upstream)},
 		"an error after the finish reason":    {say("a") + stopped("stop") + chunkOf(`{"error":{"message":"boom"}}`), wentWrong("a", upstream)},
 		"a JSON object with an error":         {`{"error":{"message":"boom"}}`, early},
 		"error null is none":                  {chunkOf(`{"model":"fake","choices":[{"index":0,"delta":{"content":"a"}}],"error":null}`) + end, fake("a", "stop", "")},
