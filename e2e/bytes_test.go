@@ -102,11 +102,11 @@ func TestEventEncodingsAreKept(t *testing.T) {
 		"a byte order mark":    "\ufeff" + lf,
 		"no last blank line":   strings.TrimRight(lf, "\n"),
 	} {
+		t.Log(name)
 		r.provider.Use(fakeprovider.Raw(stream("text/event-stream", body)))
 		a := r.ask(chat())
 		wantWhole(t, a, 200, body)
 		wantLog(t, r.ended(a.Header), map[string]any{"code": "ok"})
-		_ = name
 	}
 }
 
