@@ -73,7 +73,7 @@ var onlyIn = map[string][]string{
 	"golang.org/x/sys":                 {"packages/go", "apps"},
 	"pgregory.net/rapid":               {},
 	"go.uber.org/goleak":               {},
-	"github.com/google/go-cmp":         {},
+	"github.com/google/go-cmp":         {"apps/node/internal/adapters/adaptertest"},
 	"github.com/stretchr/testify":      {},
 	"github.com/mattn/go-isatty":       {"packages/go/logging"},
 	"golang.org/x/time/rate":           {"apps", "packages/go/transport"},
