@@ -55,7 +55,6 @@ func (r *Run) detached() {
 			}
 		case home != nil:
 			r.log("run was adopted")
-			timer.Stop()
 			r.adopted(home)
 			timer.Reset(limit)
 		default:

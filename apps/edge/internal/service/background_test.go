@@ -2,16 +2,11 @@ package service
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"iop/packages/go/execution"
-	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
 
@@ -231,37 +226,6 @@ func TestEndedAway(t *testing.T) {
 	}
 }
 
-// CP-18: what another node, another attempt or an older connection says of a run changes nothing of it.
-func TestStrangersWords(t *testing.T) {
-	r := newRig(t, setup{nodes: []string{"a", "b"}, work: says})
-	spec := r.inBackground("run-1")
-	spec.Node = "a"
-	h := r.start(spec, &listener{})
-	heardSomething(r, h)
-	cut(r, h)
-	r.untilState("run-1", StateDetached)
-	r.idle()
-	b := r.node("b", 1)
-	b.far.SendReady(func() *pb.Ready { return &pb.Ready{Running: []*pb.RunningExecution{running("run-1", 1)}} })
-	b.far.SendRunEnded(end("run-1", 1, statusComplete, 0))
-	b.awaitAck("run-1") // so that it stops repeating it
-	a := r.join("a", 2, 4, says)
-	a.far.SendRunEnded(end("run-1", 2, statusComplete, 0))
-	a.awaitAck("run-1")
-	r.svc.RunEnded("a", 0, end("run-1", 1, statusComplete, 0), false)
-	r.svc.Adopted("a", 1, []*pb.RunningExecution{running("run-1", 1)}) // not the current connection
-	if s := r.stateOf("run-1"); s != StateDetached {
-		t.Errorf("the run is %s", s)
-	}
-	if b.cancelCount() != 0 {
-		t.Error("b was told to cancel a run of a's")
-	}
-	a.far.SendRunEnded(end("run-1", 1, statusComplete, 0))
-	if o := r.result(h); !o.OK() {
-		t.Errorf("%+v", o)
-	}
-}
-
 // A new connection may speak before the driver has noticed that the old one is over.
 func TestNewConnectionIsFaster(t *testing.T) {
 	for _, ended := range []bool{false, true} {
@@ -385,91 +349,5 @@ func TestDepart(t *testing.T) {
 	n.leave()
 	if n.cancelCount() != 0 {
 		t.Error("the node was sent a cancel")
-	}
-}
-
-// ST-20 and CA-05 over lost links: random orders of a node's words, links that go and come back, cancels and ends.
-// Each run has exactly one outcome, a cancel that was accepted is it, and no place is left.
-func TestRandomReturns(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rounds := 250
-	if testing.Short() {
-		rounds = 25
-	}
-	const each = 4
-	r := newRig(t, setup{capacity: each, work: says})
-	generation := uint64(1)
-	for round := range rounds {
-		rng := rand.New(rand.NewPCG(seed, uint64(round)))
-		ids := make([]string, each)
-		hears := make([]*hearing, each)
-		for i := range ids {
-			ids[i] = fmt.Sprintf("run-%d-%d", round, i)
-			hears[i] = r.start(r.inBackground(ids[i]), &listener{})
-			if rng.IntN(2) == 0 {
-				heardSomething(r, hears[i])
-			} else {
-				r.poll("sent", func() bool { _, ok := r.svc.Run(ids[i]); return ok })
-			}
-		}
-		n := r.node("a", generation)
-		n.await("all opens", func() bool { return len(n.opens)%each == 0 && len(n.opens) > 0 })
-		r.mayhem(rng, ids, hears, &generation)
-	}
-	r.poll("nothing live", func() bool { return r.svc.Live() == 0 })
-	r.idle()
-}
-
-// mayhem cuts links, cancels, and lets the node come back and say how each run ended, in any order.
-func (r *rig) mayhem(rng *rand.Rand, ids []string, hears []*hearing, generation *uint64) {
-	r.Helper()
-	var cancelled sync.Map
-	var wg sync.WaitGroup
-	for _, id := range ids {
-		if rng.IntN(3) == 0 {
-			wait := time.Duration(rng.IntN(2000)) * time.Microsecond
-			wg.Go(func() {
-				<-time.After(wait)
-				if r.svc.Cancel(id, execution.CauseAPI) == Cancelling {
-					cancelled.Store(id, true)
-				}
-			})
-		}
-	}
-	var runs []*pb.RunningExecution
-	for range 1 + rng.IntN(3) {
-		r.node("a", *generation).edge.Close(transport.ReasonLost)
-		*generation++
-		runs = runs[:0]
-		for _, id := range ids {
-			if rng.IntN(4) > 0 {
-				runs = append(runs, running(id, 1))
-			}
-		}
-		r.join("a", *generation, len(ids), says, runs...)
-	}
-	n := r.node("a", *generation)
-	rng.Shuffle(len(ids), func(i, j int) {
-		ids[i], ids[j], hears[i], hears[j] = ids[j], ids[i], hears[j], hears[i]
-	})
-	wg.Wait()
-	for i, id := range ids {
-		n.far.SendRunEnded(end(id, 1, statusComplete, 0))
-		if i%2 == 0 {
-			n.far.SendRunEnded(end(id, 1, statusError, execution.CodeInternal))
-		}
-	}
-	for i, id := range ids {
-		o := r.result(hears[i])
-		want := execution.CodeOK
-		if _, ok := cancelled.Load(id); ok {
-			want = execution.CodeCancelled
-		}
-		if o == nil || code(o) != want {
-			r.Errorf("%s: %+v, want %v", id, o, want)
-		}
-		r.once(id)
-		n.awaitAck(id)
 	}
 }
