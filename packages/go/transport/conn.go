@@ -75,8 +75,9 @@ type counters struct {
 
 // inbound is the read buffer; owned by the multiplexer's receive loop.
 type inbound struct {
-	buf  []byte
-	r, w int
+	buf   []byte
+	r, w  int
+	watch frameWatch
 }
 
 // newConn wraps c. It starts nothing; onFail may be nil.
@@ -117,6 +118,10 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	n := copy(p, in.buf[in.r:in.w])
 	in.r += n
+	if err := in.watch.take(p[:n]); err != nil {
+		c.fail(err)
+		return 0, err
+	}
 	return n, nil
 }
 

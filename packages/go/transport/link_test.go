@@ -298,7 +298,7 @@ func TestOpenIsBounded(t *testing.T) {
 		}
 		cancel()
 	}
-	if len(streams) < acceptBacklog-5 || failed == 0 {
+	if len(streams) < acceptBacklog/2 || failed == 0 { // those that came too late count against the backlog, too
 		t.Fatalf("%d opened, %d failed", len(streams), failed)
 	}
 	for _, s := range streams {

@@ -96,7 +96,7 @@ func connFault(err error) *LinkError {
 	switch {
 	case err == errOverflow:
 		return &LinkError{Reason: ReasonSendOverflow, Text: err.Error()}
-	case err == errSession:
+	case err == errSession, err == errPing:
 		return &LinkError{Reason: ReasonProtocol, Text: err.Error()}
 	case err == io.EOF:
 		return &LinkError{Reason: ReasonLost, Text: "the peer closed the connection", Err: err}
