@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,9 +23,8 @@ import (
 // It is made of what iproute2 has, so that nothing else is needed: a packet is dropped by sending it to a hardware
 // address that nobody has. A nil network is loopback.
 type network struct {
-	t      *testing.T
-	e, n   string // names of the namespaces
-	broken bool
+	t    *testing.T
+	e, n string // names of the namespaces
 }
 
 // The ends of the cable. Both namespaces are the test's own, so that the addresses disturb nobody.
@@ -160,12 +160,10 @@ func (w *network) heal() {
 	_, _ = ip("-n", w.n, "neigh", "del", edgeAddr, "dev", nodeEnd)
 }
 
-// unplug takes the cable out for a while.
-func (w *network) unplug(d time.Duration) {
+// plug takes the cable out ("down") or puts it back ("up").
+func (w *network) plug(state string) {
 	w.t.Helper()
-	w.must("-n", w.n, "link", "set", nodeEnd, "down")
-	<-time.After(d)
-	w.must("-n", w.n, "link", "set", nodeEnd, "up")
+	w.must("-n", w.n, "link", "set", nodeEnd, state)
 }
 
 // reset makes the kernel of one side abort the link's connection and tell the other side with RST.
@@ -187,22 +185,30 @@ func TestNetworkFaults(t *testing.T) {
 	}
 }
 
-func cables() []fault {
+func cables() []fault { return slices.Concat(drops(), resets(), unplugged()) }
+
+// gone is what a lost link means to the callers of each phase.
+func gone() map[phase]verdict {
 	lost := refusedWith(502, "node_lost")
-	want := map[phase]verdict{queued: servedV, preByte: lost, midStream: cutV, atEnd: cutV, noStream: lost}
-	left := func(m *matrix) {
-		m.holder.await(m.t, limit).cut(m.t)
-		// Where the node is back already, the queued caller has its place.
-		m.note("places", eventually(m.t, promise, "no place of the old link is held", func() bool { return m.metric("iop_places_in_flight") <= 1 }))
-		eventually(m.t, dead+promise, "the provider was left", func() bool { return m.provider.state().Gone == 5*(m.round+1) })
-	}
+	return map[phase]verdict{queued: servedV, preByte: lost, midStream: cutV, atEnd: cutV, noStream: lost}
+}
+
+// left waits until the edge has freed the places of the old link, and the provider was left by the node.
+func left(m *matrix) {
+	m.holder.await(m.t, limit).cut(m.t)
+	// Where the node is back already, the queued caller has its place.
+	m.note("places", eventually(m.t, promise, "no place of the old link is held", func() bool { return m.metric("iop_places_in_flight") <= 1 }))
+	eventually(m.t, dead+promise, "the provider was left", func() bool { return m.provider.state().Gone == 5*(m.round+1) })
+}
+
+func drops() []fault {
 	var rows []fault
 	for _, d := range []struct {
 		name       string
 		edge, node bool
 	}{{"nothing arrives", true, true}, {"nothing arrives at the node", true, false}, {"nothing arrives at the edge", false, true}} {
 		rows = append(rows, fault{
-			name: d.name, rounds: 2, within: dead + promise, edgeSurvives: true, nodeSurvives: true, want: want,
+			name: d.name, rounds: 2, within: dead + promise, edgeSurvives: true, nodeSurvives: true, want: gone(),
 			strike: func(m *matrix) time.Time {
 				m.network.drop(d.edge, d.node)
 				return time.Now()
@@ -214,17 +220,21 @@ func cables() []fault {
 			},
 		})
 	}
-	return append(rows,
-		fault{
-			name: "the edge's side resets", rounds: 3, within: promise, edgeSurvives: true, nodeSurvives: true, want: want, repair: left,
+	return rows
+}
+
+func resets() []fault {
+	return []fault{
+		{
+			name: "the edge's side resets", rounds: 3, within: promise, edgeSurvives: true, nodeSurvives: true, want: gone(), repair: left,
 			strike: func(m *matrix) time.Time {
 				m.network.reset(m.network.inEdge(), nodeAddr)
 				return time.Now()
 			},
 		},
-		fault{
+		{
 			// The old connection lives at the edge until the node comes again and it doesn't answer its probe.
-			name: "a reset that only the node sees", rounds: 2, within: dead + promise, edgeSurvives: true, nodeSurvives: true, want: want, repair: left,
+			name: "a reset that only the node sees", rounds: 2, within: dead + promise, edgeSurvives: true, nodeSurvives: true, want: gone(), repair: left,
 			strike: func(m *matrix) time.Time {
 				from := time.Now()
 				m.network.drop(false, true)
@@ -233,40 +243,46 @@ func cables() []fault {
 				return from
 			},
 		},
-		fault{
+		{
 			// Row 5: nothing of the node's end arrives, and the rebooted machine knows nothing of its old connection.
-			name: "the node loses power and is back", rounds: 2, within: promise, edgeSurvives: true, want: want,
+			name: "the node loses power and is back", rounds: 2, within: promise, edgeSurvives: true, want: gone(), repair: left,
 			strike: func(m *matrix) time.Time {
-				m.must("-n", m.network.n, "link", "set", nodeEnd, "down")
+				m.network.plug("down")
 				m.Node.Kill()
 				m.network.reset(m.network.inNode(), edgeAddr)
-				m.must("-n", m.network.n, "link", "set", nodeEnd, "up")
+				m.network.plug("up")
 				from := time.Now()
 				m.restartNode()
 				m.note("ready again", time.Since(from))
 				return from
 			},
-			repair: left,
 		},
-		fault{
+	}
+}
+
+func unplugged() []fault {
+	return []fault{
+		{
 			name: "the cable is out for less than the dead limit", rounds: 1, want: all(servedV, nil), keeps: true,
 			strike: func(m *matrix) time.Time {
-				m.network.unplug(dead / 4)
+				m.network.plug("down")
+				<-time.After(dead / 4)
+				m.network.plug("up")
 				return time.Now()
 			},
 		},
-		fault{
-			name: "the cable is out for more than the dead limit", rounds: 1, within: dead + promise, edgeSurvives: true, nodeSurvives: true, want: want,
+		{
+			name: "the cable is out for more than the dead limit", rounds: 1, within: dead + promise, edgeSurvives: true, nodeSurvives: true, want: gone(),
 			strike: func(m *matrix) time.Time {
-				m.must("-n", m.network.n, "link", "set", nodeEnd, "down")
+				m.network.plug("down")
 				return time.Now()
 			},
 			repair: func(m *matrix) {
 				left(m)
-				m.must("-n", m.network.n, "link", "set", nodeEnd, "up")
+				m.network.plug("up")
 			},
 		},
-	)
+	}
 }
 
 // Row 12 (shortened): over 1 Mbit/s, 16 bulk answers are slow and nothing is lost: control gets through beside them, and
@@ -328,9 +344,4 @@ func TestThinLink(t *testing.T) {
 func (s *site) roundTrip() time.Duration {
 	s.t.Helper()
 	return time.Duration(s.nodeStatus().Links[0].RTT * float64(time.Millisecond))
-}
-
-func (m *matrix) must(args ...string) {
-	m.t.Helper()
-	m.network.must(args...)
 }

@@ -102,10 +102,13 @@ func TestSlowCaller(t *testing.T) {
 		t.Error("slow callers cost others")
 	}
 	s.awaitFree(promise)
-	for _, e := range s.Edge.Entries("run ended")[21:] {
-		if e.Str("code") != "client_slow" {
-			t.Errorf("a caller was slow, and its run ended as %v", e)
-		}
+	said(t, s.Edge, "run ended", slow+21)
+	ended := map[string]int{}
+	for _, e := range s.Edge.Entries("run ended") {
+		ended[e.Str("code")]++
+	}
+	if ended["client_slow"] != slow || ended["ok"] != 21 {
+		t.Errorf("%d slow callers and 21 others, and the runs ended as %v", slow, ended)
 	}
 }
 

@@ -21,7 +21,7 @@ const roleBusy = "busy"
 func playBusy() int {
 	for range 2 * runtime.NumCPU() {
 		go func() {
-			for {
+			for n := uint(1); n != 0; n *= 3 { // an odd number never becomes 0
 			}
 		}()
 	}
@@ -42,19 +42,7 @@ func TestEdgeWithoutDescriptors(t *testing.T) {
 	running := s.ask0("loopback: tokens=250 delay=20ms")
 	running.awaitText(t, "data:")
 
-	var idle []net.Conn
-	defer func() {
-		for _, c := range idle {
-			c.Close()
-		}
-	}()
-	for range 80 { // what isn't accepted waits in the kernel
-		c, err := net.Dial("tcp", s.HTTP)
-		if err != nil {
-			t.Fatal(err)
-		}
-		idle = append(idle, c)
-	}
+	idle := occupy(t, s.HTTP, 80)
 	const text = "connections can't be accepted; raise the limit of open files (ulimit -n)"
 	said(t, s.Edge, text, 1)
 	late.start(s, "timers: {backoff_start: 100ms, backoff_max: 500ms}")
@@ -92,6 +80,21 @@ func TestEdgeWithoutDescriptors(t *testing.T) {
 	if n := len(s.Edge.Entries("node fenced")); n != 0 {
 		t.Errorf("%d links were lost", n)
 	}
+}
+
+// occupy opens connections that say nothing. What isn't accepted waits in the kernel.
+func occupy(t *testing.T, addr string, n int) []net.Conn {
+	t.Helper()
+	var idle []net.Conn
+	for range n {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		idle = append(idle, c)
+	}
+	return idle
 }
 
 // Row 55, TU-27 (scaled): on a machine with twice the work that it can do, with one processor for each program and bulk
