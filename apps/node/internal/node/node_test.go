@@ -128,7 +128,7 @@ func TestRejectsUnavailableAndDraining(t *testing.T) {
 		return execution.Capabilities{Reason: "connection refused"}
 	}})
 	got := r.Start("r1").Collect()
-	if f := got.Rejected.GetFailure(); f.GetCode() != pb.FailureCode_FAILURE_CODE_ADAPTER_UNAVAILABLE || f.GetText() != "connection refused" {
+	if f := got.Rejected.GetFailure(); f.GetCode() != pb.FailureCode_FAILURE_CODE_ADAPTER_UNAVAILABLE || f.GetText() != "the provider is unavailable: connection refused" {
 		t.Errorf("got %v", got.Rejected)
 	}
 	r.x.Drain()

@@ -33,7 +33,8 @@ func (r *Router) Take(edge, name string, revision uint64) (*Place, *execution.Fa
 		return nil, execution.Failf(execution.CodeStaleProjection, execution.OriginNode,
 			"the adapter is at revision %d, the request names %d", a.revision, revision)
 	case a.provider == nil || !a.caps.Available:
-		return nil, execution.Failf(execution.CodeAdapterUnavailable, execution.OriginNode, "%s", a.caps.Reason)
+		return nil, execution.Failf(execution.CodeAdapterUnavailable, execution.OriginNode,
+			"the provider is unavailable: %s", a.caps.Reason)
 	}
 	p := r.pools[a.pool()]
 	if p == nil {
