@@ -75,8 +75,9 @@ func kills() []fault {
 				m.provider.Kill()
 				return from
 			},
-			// The kernel may have taken the queued caller's connection for a provider that was already dying.
-			want: map[phase]verdict{queued: refusedWith(502, "upstream_connect", "upstream_truncated"), preByte: truncated, midStream: cutV, atEnd: eitherV, noStream: truncated},
+			// The kernel may have taken the queued caller's connection for a provider that was already dying, or a look at
+			// the provider came first.
+			want: map[phase]verdict{queued: refusedWith(0, "upstream_connect", "upstream_truncated", "adapter_unavailable"), preByte: truncated, midStream: cutV, atEnd: eitherV, noStream: truncated},
 			repair: func(m *matrix) {
 				m.holder.await(m.t, limit).cut(m.t)
 				m.note("places", m.awaitFree(promise))
