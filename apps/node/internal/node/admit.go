@@ -91,7 +91,7 @@ func (x *Executor) place(s *Session, stream *transport.Stream, o order, able fun
 
 // settle moves a task from running to lingering and tells the Edge its end on the connection that serves now, which may
 // be a later one than the task's own. Without one the Edge has forgotten the task, or learns of its end by not finding
-// it in Ready; of a background run's it is told later.
+// it in Ready; a background run's end is told later.
 func (x *Executor) settle(t *task, end *pb.RunEnd) {
 	x.mu.Lock()
 	if x.running[t.runID] == t {
@@ -102,11 +102,9 @@ func (x *Executor) settle(t *task, end *pb.RunEnd) {
 	}
 	x.calmLocked()
 	s := x.serving
-	if s != nil && t.background {
-		s.tellLocked(t.runID)
-	}
+	tell := s != nil && (!t.background || s.tellLocked(t.runID))
 	x.mu.Unlock()
-	if s != nil {
+	if tell {
 		s.link.SendRunEnded(end)
 	}
 }

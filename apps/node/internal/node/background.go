@@ -9,7 +9,7 @@ import (
 
 // tellLocked notes that the end of a background run is told on this connection; it reports whether it wasn't before.
 func (s *Session) tellLocked(runID string) bool {
-	if s.told[runID] || !s.background {
+	if s.told[runID] {
 		return false
 	}
 	if s.told == nil {
@@ -17,21 +17,6 @@ func (s *Session) tellLocked(runID string) bool {
 	}
 	s.told[runID] = true
 	return true
-}
-
-// repeat tells the end of a background run on a connection that became the serving one while the run ended: it listed
-// the unreported ends too early to find this one.
-func (x *Executor) repeat(end *pb.RunEnd) {
-	if !end.GetBackground() {
-		return
-	}
-	x.mu.Lock()
-	s := x.serving
-	news := s != nil && s.tellLocked(end.GetRunId())
-	x.mu.Unlock()
-	if news {
-		s.link.SendRunEnded(end)
-	}
 }
 
 // tellUnreported tells a new connection the ends that the Edge hasn't acknowledged. They follow its Ready.

@@ -208,7 +208,7 @@ func TestBackgroundRunWhoseStreamIsClosed(t *testing.T) {
 
 	j, _ := openJournal(t, t.TempDir())
 	adapter, called = startedRun()
-	r = newRig(t, adapter, recorded(j), timers(func(t *node.Timers) { t.Parting = nodetest.Limit }))
+	r = newRig(t, adapter, recorded(j), timers(func(t *node.Timers) { t.Parting = 10 * soon }))
 	run := r.StartRun("r1", nodetest.Background)
 	nodetest.Receive(t, "the adapter is called", called)
 	run.Close()
@@ -217,8 +217,32 @@ func TestBackgroundRunWhoseStreamIsClosed(t *testing.T) {
 	if ready := r.again(); len(ready.GetRunning()) != 1 || ready.GetRunning()[0].GetEnding() {
 		t.Errorf("running = %v", ready.GetRunning())
 	}
+	lived := time.NewTimer(20 * soon)
+	<-lived.C
+	if n := len(r.Snapshot().Running); n != 1 {
+		t.Error("the run ended with its stream")
+	}
 	r.cancel("r1")
 	r.RunEnd("r1")
+	r.atRest()
+}
+
+// A run without a link is cancelled like any other: an adapter that looks at nothing else learns it from emit.
+func TestCancelOfADetachedRunThatOnlyEmits(t *testing.T) {
+	j, _ := openJournal(t, t.TempDir())
+	r := newRig(t, &nodetest.Adapter{OnExecute: func(_ context.Context, _ *execution.Request, emit execution.Emit) (execution.Completion, error) {
+		for {
+			if err := emit(execution.Event{Kind: execution.EventDelta, Text: "x"}); err != nil {
+				return execution.Completion{}, nil // and doesn't say so
+			}
+		}
+	}}, recorded(j))
+	r.StartRun("r1", nodetest.Background).Accepted()
+	r.again()
+	r.cancel("r1")
+	if e := r.RunEnd("r1"); e.GetStatus() != pb.RunStatus_RUN_STATUS_CANCELLED {
+		t.Errorf("RunEnd = %v", e)
+	}
 	r.atRest()
 }
 

@@ -186,10 +186,14 @@ func (t *task) finish(o outcome) bool {
 	} else {
 		t.place.Release()
 	}
-	end := endToWire(t, o, seen, now)
-	t.executor().settle(t, end)
-	t.entry.End(endToRow(o, seen, t.body.received(), now))
-	t.executor().repeat(end)
+	row := endToRow(o, seen, t.body.received(), now)
+	if t.background {
+		// First: a connection that becomes the serving one now must find it among the unreported ends, and so must the
+		// acknowledgement.
+		t.entry.End(row)
+	}
+	t.executor().settle(t, endToWire(t, o, seen, now))
+	t.entry.End(row) // once only
 	if abandoned {
 		t.executor().drifted(t)
 	}
