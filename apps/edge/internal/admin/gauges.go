@@ -147,7 +147,8 @@ func (g *gauges) collectPlaces(snap admission.Snapshot, send func(*prometheus.De
 	send(g.draining, prometheus.GaugeValue, draining)
 	send(g.queued, prometheus.GaugeValue, float64(snap.Queued))
 	for about, n := range map[string]uint64{"sent": snap.Ignored.Sent, "release": snap.Ignored.Release, "rejected": snap.Ignored.Rejected,
-		"decided": snap.Ignored.Decided, "ended": snap.Ignored.Ended, "stale": snap.Ignored.Stale} {
+		"decided": snap.Ignored.Decided, "ended": snap.Ignored.Ended,
+		"adopt": snap.Ignored.Adopt, "stale": snap.Ignored.Stale} {
 		send(g.ignored, prometheus.CounterValue, float64(n), about)
 	}
 	// A node that came back has places of two generations for a while; the series has one.

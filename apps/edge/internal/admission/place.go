@@ -94,6 +94,18 @@ func (c *conn) holder(key holderKey) *Grant {
 	return nil
 }
 
+func (c *conn) adopted() int {
+	n := 0
+	for _, p := range c.places {
+		for _, g := range p.holders {
+			if g.state == heldAdopted {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 func (c *conn) empty() bool {
 	for _, p := range c.places {
 		if len(p.holders) > 0 {

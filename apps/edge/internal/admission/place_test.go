@@ -231,6 +231,26 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
+// A node that reports runs which it invents, new ones with each Ready, makes the scheduler keep so many and no more.
+func TestAdoptIsBounded(t *testing.T) {
+	s := New(Config{})
+	s.Publish(oneNode("n", 1))
+	for i := range 3 {
+		runs := make([]Adopted, maxAdopted-1)
+		for j := range runs {
+			runs[j] = Adopted{name(name("run", i), j), 1, "a"}
+		}
+		s.Adopt("n", 1, runs)
+	}
+	wantInFlight(t, s, maxAdopted)
+	if n, want := s.Snapshot().Ignored.Adopt, uint64(2*maxAdopted-3); n != want {
+		t.Errorf("%d were counted as ignored, want %d", n, want)
+	}
+	s.Adopt("n", 2, []Adopted{{"run of the next connection", 1, "a"}})
+	s.Fence("n", 1)
+	wantInFlight(t, s, 1)
+}
+
 // A run can't hold two places of one connection with one attempt: its end would be ambiguous.
 func TestDuplicateRun(t *testing.T) {
 	s := New(Config{})

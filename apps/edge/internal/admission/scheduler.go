@@ -80,6 +80,10 @@ func (s *Scheduler) Publish(n Node) {
 	s.offerLocked(c.places, time.Now())
 }
 
+// maxAdopted is how many executions of earlier connections one connection may hold places for. A node reports what it
+// executes, which no configuration makes that many; one that invents runs would have the scheduler keep them all.
+const maxAdopted = 16 << 10
+
 // Adopt makes holders of executions that a node's new connection reported as running. Runs that hold a place of this
 // connection already are left alone, so the same report may come again. Adopted holders may exceed a capacity.
 func (s *Scheduler) Adopt(node string, generation uint64, runs []Adopted) {
@@ -89,13 +93,20 @@ func (s *Scheduler) Adopt(node string, generation uint64, runs []Adopted) {
 	if c == nil {
 		return
 	}
-	for _, run := range runs {
+	held := c.adopted()
+	for i, run := range runs {
 		key := holderKey{run.RunID, run.Attempt}
-		if c.holder(key) == nil {
-			p := c.placeOf(run.Adapter)
-			p.holders[key] = &Grant{Place: Place{node, run.Adapter}, Generation: generation, s: s, p: p, key: key,
-				state: heldAdopted}
+		if c.holder(key) != nil {
+			continue
 		}
+		if held == maxAdopted {
+			s.ignored.Adopt += uint64(len(runs) - i)
+			break
+		}
+		held++
+		p := c.placeOf(run.Adapter)
+		p.holders[key] = &Grant{Place: Place{node, run.Adapter}, Generation: generation, s: s, p: p, key: key,
+			state: heldAdopted}
 	}
 	s.refuseHopelessLocked() // when this is the first word of a new connection
 }

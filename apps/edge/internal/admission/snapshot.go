@@ -37,6 +37,7 @@ type PlaceSnapshot struct {
 type Ignored struct {
 	Sent, Release, Rejected, Decided uint64 // not allowed in that state, or the place was freed before
 	Ended                            uint64 // unknown run, other attempt, other generation
+	Adopt                            uint64 // runs beyond what a connection may report
 	Stale                            uint64 // Publish, Adopt, Saturated of a generation that is over
 }
 

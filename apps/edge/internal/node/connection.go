@@ -56,7 +56,7 @@ type Connection struct {
 	labels     map[string]string
 	projection *config.Projection // the one sent at registration
 	log        zerolog.Logger
-	told       *rate.Limiter // of the node's own events
+	told       *rate.Limiter // of what the node makes the edge tell
 
 	over    atomic.Bool // fenced: nothing is published any more
 	ignored ignored
@@ -74,7 +74,7 @@ type Connection struct {
 type Ignored struct {
 	RunEnded uint64 // unknown run, or another attempt of it
 	Status   uint64 // a number that isn't above the last
-	Events   uint64 // over the rate
+	Events   uint64 // what it made the edge tell, over the rate
 	Other    uint64 // not negotiated, or not a node's to say
 	Late     uint64 // anything after the fence
 }
@@ -176,7 +176,10 @@ func (c *Connection) update(change func(s *status)) {
 }
 
 // updateOrdered is update with c.order held. It returns the new state.
-func (c *Connection) updateOrdered(change func(s *status)) State {
+func (c *Connection) updateOrdered(change func(s *status)) State { return c.apply(change, c.emit) }
+
+// apply is updateOrdered for a change that is told by emit or tell.
+func (c *Connection) apply(change func(s *status), tell func(zerolog.Level, events.Event)) State {
 	c.mu.Lock()
 	before := c.stateLocked()
 	change(&c.st)
@@ -188,13 +191,13 @@ func (c *Connection) updateOrdered(change func(s *status)) State {
 	}
 	c.registry.cfg.Scheduler.Publish(n)
 	if before != after {
-		c.announce(after)
+		c.announce(after, tell)
 	}
 	return after
 }
 
 // announce tells the bus and the log of a state that was entered.
-func (c *Connection) announce(s State) {
+func (c *Connection) announce(s State, tell func(zerolog.Level, events.Event)) {
 	e := events.Event{Code: string(s), Text: s.text()}
 	level := zerolog.InfoLevel
 	switch s {
@@ -207,6 +210,16 @@ func (c *Connection) announce(s State) {
 	case StateUnresponsive:
 		e.Kind, level = events.KindUnresponsive, zerolog.WarnLevel
 	default:
+		return
+	}
+	tell(level, e)
+}
+
+// tell is emit for what the node's own words have caused: at most one a second after the first twenty. A node that says
+// that it drains and doesn't in turn made 70,000 lines a second.
+func (c *Connection) tell(level zerolog.Level, e events.Event) {
+	if !c.told.Allow() {
+		c.ignored.events.Add(1)
 		return
 	}
 	c.emit(level, e)

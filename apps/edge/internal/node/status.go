@@ -18,6 +18,10 @@ import (
 const (
 	maxText = 256
 	maxName = 64
+	// maxModels is how many models of one adapter count, and maxModel how long their names may be: requests look for
+	// theirs among them under the scheduler's lock.
+	maxModels = 4096
+	maxModel  = 256
 )
 
 // status is the changing part of a connection.
@@ -110,8 +114,14 @@ func combineOne(told *config.ProjectedAdapter, said *pb.AdapterState, missing st
 }
 
 func models(ms []*pb.ModelState) []execution.Model {
-	out := make([]execution.Model, 0, len(ms))
+	out := make([]execution.Model, 0, min(len(ms), maxModels))
 	for _, m := range ms {
+		if len(out) == maxModels {
+			break
+		}
+		if len(m.GetName()) > maxModel {
+			continue
+		}
 		out = append(out, execution.Model{Name: m.GetName(), Loaded: m.GetLoaded()})
 	}
 	return out
@@ -154,7 +164,7 @@ func (c *Connection) Ready(m *pb.Ready) error {
 		return err
 	}
 	if m.GetRefusedProjection() != 0 {
-		c.emit(zerolog.WarnLevel, events.Event{Kind: events.KindRefusedProjection,
+		c.tell(zerolog.WarnLevel, events.Event{Kind: events.KindRefusedProjection,
 			Code: execution.Code(m.GetRefuseCode()).String(),
 			Text: cut(fmt.Sprintf("projection %d: %s", m.GetRefusedProjection(), m.GetRefuseText()), maxText)})
 	}
@@ -162,10 +172,10 @@ func (c *Connection) Ready(m *pb.Ready) error {
 		return nil
 	}
 	c.registry.cfg.Scheduler.Adopt(c.NodeID, c.Generation, adopted(m.GetRunning(), p))
-	state := c.updateOrdered(func(s *status) {
+	state := c.apply(func(s *status) {
 		s.applied, s.unresponsive, s.misses = p.Number, false, [2]int{}
 		s.report(m.GetAdapters())
-	})
+	}, c.tell)
 	if state == StateReady {
 		c.Link.SendReadyAck(p.Number, true)
 	}
@@ -219,17 +229,17 @@ func (c *Connection) Status(m *pb.NodeStatus) {
 		c.ignored.status.Add(1)
 		return
 	}
-	c.updateOrdered(func(s *status) {
+	c.apply(func(s *status) {
 		s.number, s.nodeDrains = m.GetNumber(), m.GetDraining()
 		s.store, s.clock = m.GetStoreState(), m.GetClockState()
 		s.report(m.GetAdapters())
-	})
+	}, c.tell)
 	if degraded := pb.StoreState_STORE_STATE_DEGRADED; m.GetStoreState() == degraded && old.store != degraded {
-		c.emit(zerolog.WarnLevel, events.Event{Kind: events.KindStoreDegraded, Code: "store_degraded",
+		c.tell(zerolog.WarnLevel, events.Event{Kind: events.KindStoreDegraded, Code: "store_degraded",
 			Text: "the node's run store can't write"})
 	}
 	if unsynced := pb.ClockState_CLOCK_STATE_UNSYNCED; m.GetClockState() == unsynced && old.clock != unsynced {
-		c.emit(zerolog.WarnLevel, events.Event{Kind: events.KindClockSkew, Code: "clock_skew",
+		c.tell(zerolog.WarnLevel, events.Event{Kind: events.KindClockSkew, Code: "clock_skew",
 			Text: "the node's clock isn't in step with the edge's"})
 	}
 }
@@ -255,10 +265,8 @@ func (c *Connection) NodeEvent(m *pb.EdgeNodeEvent) {
 	case c.late():
 	case kind < pb.EventKind_EVENT_KIND_REFUSED_PROJECTION || kind > pb.EventKind_EVENT_KIND_CAPACITY_DRIFT:
 		c.ignored.other.Add(1)
-	case !c.told.Allow():
-		c.ignored.events.Add(1)
 	default:
-		c.emit(zerolog.InfoLevel, events.Event{Kind: events.Kind(kind), Code: cut(m.GetCode(), maxName),
+		c.tell(zerolog.InfoLevel, events.Event{Kind: events.Kind(kind), Code: cut(m.GetCode(), maxName),
 			Adapter: cut(m.GetAdapter(), maxName), Text: cut(m.GetText(), maxText)})
 	}
 }

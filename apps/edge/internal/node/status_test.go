@@ -94,6 +94,62 @@ func TestRefusedRefreshKeepsTheOldProjection(t *testing.T) {
 	}
 }
 
+// What a node says of itself can't fill the log, whatever it is: each way of saying something new is bounded, and the
+// scheduler is told all the same.
+func TestNodeCantFillTheLog(t *testing.T) {
+	for name, say := range map[string]func(c *Connection, i int) error{
+		"draining": func(c *Connection, i int) error {
+			c.Status(&pb.NodeStatus{Number: uint64(i), Draining: i%2 == 0})
+			return nil
+		},
+		"store": func(c *Connection, i int) error {
+			c.Status(&pb.NodeStatus{Number: uint64(i), StoreState: pb.StoreState(1 + i%2)})
+			return nil
+		},
+		"clock": func(c *Connection, i int) error {
+			c.Status(&pb.NodeStatus{Number: uint64(i), ClockState: pb.ClockState(1 + i%2)})
+			return nil
+		},
+		"refusal": func(c *Connection, _ int) error { return c.Ready(&pb.Ready{Projection: 3, RefusedProjection: 5}) },
+		"event": func(c *Connection, _ int) error {
+			c.NodeEvent(&pb.EdgeNodeEvent{Kind: pb.EventKind_EVENT_KIND_CAPACITY_DRIFT})
+			return nil
+		},
+	} {
+		c, seen := afterRefresh(t)
+		seen.list = nil
+		for i := range 1000 {
+			if err := say(c, i+1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(seen.list); n == 0 || n > 21 {
+			t.Errorf("%s: %d events", name, n)
+		}
+		if n := c.Ignored().Events; n < 400 {
+			t.Errorf("%s: %d counted", name, n)
+		}
+		c.Status(&pb.NodeStatus{Number: 1001, Draining: true})
+		if c.State() != StateDraining {
+			t.Errorf("%s: the node drains, and is %s", name, c.State())
+		}
+	}
+}
+
+// What a node says that its providers have is looked through with each request.
+func TestModelsAreBounded(t *testing.T) {
+	c, _ := afterRefresh(t)
+	long := &pb.ModelState{Name: strings.Repeat("x", maxModel+1)}
+	list := []*pb.ModelState{long, {Name: strings.Repeat("y", maxModel), Loaded: true}}
+	for range 2 * maxModels {
+		list = append(list, &pb.ModelState{Name: "m"})
+	}
+	err := c.Ready(&pb.Ready{Projection: 3, Adapters: []*pb.AdapterState{{Name: "x", Revision: 3, Available: true, Capacity: 1, Models: list}}})
+	if got := c.models()[0].Models; err != nil || len(got) != maxModels || len(got[0].Name) != maxModel || !got[0].Loaded {
+		t.Errorf("%v, %d models, the first %+v", err, len(got), got[0])
+	}
+}
+
 // A fence sets its mark before it takes the connection out of the registry. A commit that falls in between finds nobody
 // to reckon with, as the look at the predecessor before it did.
 func TestCommitBetweenMarkAndRemoval(t *testing.T) {
