@@ -1,9 +1,5 @@
 package node
 
-import (
-	pb "iop/proto/iop"
-)
-
 // A background run's end is told on each connection until the Edge has acknowledged it. What is still to be told is
 // the journal's knowledge, which outlives this process; what was told on a connection is the session's.
 
