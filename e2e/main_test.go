@@ -4,13 +4,25 @@
 package e2e
 
 import (
+	"flag"
+	"fmt"
 	"os"
+	"runtime"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// These tests wait more than they work. Whoever sets -parallel gets what they set.
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		if err := f.Value.Set(fmt.Sprint(3 * runtime.GOMAXPROCS(0))); err != nil {
+			panic(err)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // long skips a test that takes real minutes unless it was asked for.
 func long(t *testing.T, what string) {
