@@ -203,6 +203,19 @@ func TestEventsAreLimited(t *testing.T) {
 	}
 }
 
+// TestAnswersAreLimited: a peer that asks and doesn't read makes nothing pile up.
+func TestAnswersAreLimited(t *testing.T) {
+	l := newLink(nil, testConfig())
+	for range 3 * maxAnswers {
+		l.SendRunEndedAck("a", "b")
+		l.SendCancelResult(&pb.CancelResult{RunId: "r"})
+	}
+	got, _ := l.box.take()
+	if n, m := len(got.edge.endAcks), len(got.node.results); n != maxAnswers || m != maxAnswers {
+		t.Errorf("%d confirmations and %d answers wait", n, m)
+	}
+}
+
 // TestUnencodableControlEndsTheLink rather than being dropped in silence.
 func TestUnencodableControlEndsTheLink(t *testing.T) {
 	p := startTCP(t, nil)

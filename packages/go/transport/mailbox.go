@@ -7,12 +7,17 @@ import (
 	pb "iop/proto/iop"
 )
 
-// maxEvents is how many events wait at most; they are news, not state.
-const maxEvents = 20
+const (
+	// maxEvents is how many events wait at most; they are news, not state.
+	maxEvents = 20
+	// maxAnswers is how many confirmations of ends, and answers to cancels, wait at most. A peer that asks for them and
+	// doesn't read would have them pile up. It repeats an end that isn't confirmed, and shows what became of a cancel.
+	maxAnswers = 4096
+)
 
 // mailbox holds what the control writer has still to write, by kind. State messages are snapshots of which the latest
-// wins, cancels are one a run, ends are a list: so it is bounded by live runs, nobody ever blocks on it, and nothing
-// that matters is dropped.
+// wins, cancels are one a run, ends are a list, and answers have a bound: so it is bounded by live runs, nobody ever
+// blocks on it, and nothing that matters is dropped.
 type mailbox struct {
 	wake chan struct{} // capacity 1
 

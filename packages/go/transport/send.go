@@ -34,9 +34,11 @@ func (l *Link) SendDrainNotice(n *pb.DrainNotice) {
 	l.box.put(func(b *letters) { b.edge.notice = n })
 }
 
-// SendRunEndedAck confirms ends of background runs; edge only.
+// SendRunEndedAck confirms ends of background runs; edge only. What finds no room isn't confirmed: the node says it again.
 func (l *Link) SendRunEndedAck(ids ...string) {
-	l.box.put(func(b *letters) { b.edge.endAcks = append(b.edge.endAcks, ids...) })
+	l.box.put(func(b *letters) {
+		b.edge.endAcks = append(b.edge.endAcks, ids[:min(len(ids), maxAnswers-len(b.edge.endAcks))]...)
+	})
 }
 
 // SendReady sends the node's full state; node only. The control writer builds it at the moment it is written, the latest
@@ -55,10 +57,14 @@ func (l *Link) SendRunEnded(e *pb.RunEnd) {
 	l.box.put(func(b *letters) { b.node.ended = append(b.node.ended, e) })
 }
 
-// SendCancelResult answers a cancel; node only.
+// SendCancelResult answers a cancel; node only. What finds no room isn't sent.
 func (l *Link) SendCancelResult(r *pb.CancelResult) {
 	r.Text = cut(r.Text, 128)
-	l.box.put(func(b *letters) { b.node.results = append(b.node.results, r) })
+	l.box.put(func(b *letters) {
+		if len(b.node.results) < maxAnswers {
+			b.node.results = append(b.node.results, r)
+		}
+	})
 }
 
 // SendEvent tells the edge of an event; node only. Events are news, not state: over one a second (with a burst of 20)

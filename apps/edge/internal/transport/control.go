@@ -2,6 +2,7 @@ package transport
 
 import (
 	"iop/apps/edge/internal/node"
+	"iop/packages/go/config"
 	pb "iop/proto/iop"
 )
 
@@ -56,7 +57,7 @@ func (h *control) runEnded(m *pb.RunEnded) {
 		if h.s.cfg.Runs != nil && (held || e.GetBackground()) {
 			h.s.cfg.Runs.RunEnded(h.c.NodeID, h.c.Generation, e, held)
 		}
-		if e.GetBackground() {
+		if e.GetBackground() && config.ValidID(e.GetRunId()) {
 			confirm = append(confirm, e.GetRunId())
 		}
 	}
