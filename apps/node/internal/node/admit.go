@@ -23,6 +23,9 @@ func (s *Session) Late(kind string) { s.x.cfg.Observer.Late(kind) }
 
 // execute runs an admitted task and reads its stream to the end.
 func (s *Session) execute(t *task) {
+	if t.background { // the end of an earlier run of this id would be taken for this one's
+		s.x.cfg.Journal.Reported(s.x.cfg.Edge, t.runID)
+	}
 	t.entry = s.x.cfg.Journal.Begin(store.Execution{
 		Edge: s.x.cfg.Edge, RunID: t.runID, Attempt: t.attempt, Generation: s.generation, Kind: t.kind, Adapter: t.adapter,
 		Target: t.target, SessionID: t.sessionID, Background: t.background, Created: t.started,
@@ -85,6 +88,7 @@ func (x *Executor) place(s *Session, stream *transport.Stream, o order, able fun
 	}
 	t := newTask(s, stream, o)
 	t.place = place
+	delete(s.told, o.runID)
 	x.running[o.runID] = t
 	return t, place, nil
 }

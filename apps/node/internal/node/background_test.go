@@ -212,7 +212,9 @@ func TestBackgroundRunWhoseStreamIsClosed(t *testing.T) {
 	run := r.StartRun("r1", nodetest.Background)
 	nodetest.Receive(t, "the adapter is called", called)
 	run.Close()
-	nodetest.Eventually(t, "the stream's end has arrived", func() bool { return r.Link.Status().OpenStreams == 0 || r.mux.Status().OpenStreams == 1 })
+	nodetest.Eventually(t, "the stream's end is on its way", func() bool { return r.Link.Status().OpenStreams == 0 })
+	r.Start("behind").Collect()
+	r.RunEnd("behind")
 	r.Link.SendGoodbye(&pb.Goodbye{Code: pb.GoodbyeCode_GOODBYE_CODE_EDGE_DRAINING})
 	if ready := r.again(); len(ready.GetRunning()) != 1 || ready.GetRunning()[0].GetEnding() {
 		t.Errorf("running = %v", ready.GetRunning())
@@ -303,6 +305,41 @@ func TestUnreportedEndsSurviveARestart(t *testing.T) {
 		if n := r.RunEnds(id); n != 0 {
 			t.Errorf("%s was told %d more times", id, n)
 		}
+	}
+	r.atRest()
+}
+
+// A run_id that comes again: the end of the earlier run isn't told any more, that of the later one is.
+func TestEndsOfARunThatComesAgain(t *testing.T) {
+	j, _ := openJournal(t, t.TempDir())
+	called := make(chan struct{}, 1)
+	r := newRig(t, &nodetest.Adapter{OnExecute: func(ctx context.Context, req *execution.Request, emit execution.Emit) (execution.Completion, error) {
+		if req.Target == "hang" {
+			called <- struct{}{}
+			return nodetest.HangRun(ctx, req, emit)
+		}
+		return nodetest.Say(emit, "ok")
+	}}, recorded(j))
+	hang := func(q *pb.RunRequest) { q.Target = "hang" }
+	r.StartRun("r1", nodetest.Background).Collect()
+	r.RunEnd("r1")
+	r.StartRun("r1", nodetest.Background, hang)
+	nodetest.Receive(t, "the adapter is called", called)
+	r.cancel("r1")
+	if e := r.RunEnd("r1"); e.GetStatus() != pb.RunStatus_RUN_STATUS_CANCELLED {
+		t.Errorf("RunEnd = %v", e)
+	}
+	r.StartRun("r1", nodetest.Background, hang)
+	nodetest.Receive(t, "the adapter is called", called)
+	r.again()
+	r.cancel("r1")
+	if e := r.RunEnd("r1"); e.GetStatus() != pb.RunStatus_RUN_STATUS_CANCELLED {
+		t.Errorf("RunEnd = %v", e)
+	}
+	r.cancel("nobody")
+	r.cancel("nobody")
+	if n := r.RunEnds("r1"); n != 0 {
+		t.Errorf("told %d more times", n)
 	}
 	r.atRest()
 }
