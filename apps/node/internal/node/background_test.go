@@ -332,6 +332,11 @@ func TestEndsOfARunThatComesAgain(t *testing.T) {
 	r.StartRun("r1", nodetest.Background, hang)
 	nodetest.Receive(t, "the adapter is called", called)
 	r.again()
+	r.cancel("nobody")
+	r.cancel("nobody") // everything before the second answer has arrived
+	if n := r.RunEnds("r1"); n != 0 {
+		t.Errorf("the earlier run's end was told %d times", n)
+	}
 	r.cancel("r1")
 	if e := r.RunEnd("r1"); e.GetStatus() != pb.RunStatus_RUN_STATUS_CANCELLED {
 		t.Errorf("RunEnd = %v", e)
