@@ -219,7 +219,10 @@ func TestRunPermissions(t *testing.T) {
 		if c.principal != "some" || f != nil {
 			continue
 		}
-		_, match := j.candidates(state, routes)
+		set, match := j.candidates(state, routes)
+		if open, _ := j.candidates(state, nil); open == set {
+			t.Errorf("%+v shares its candidates with those who may go anywhere", c)
+		}
 		at := func(node, zone string) bool {
 			return match(&admission.Node{ID: node, Labels: map[string]string{"zone": zone}}, &admission.Adapter{Name: c.adapter})
 		}

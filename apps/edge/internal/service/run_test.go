@@ -165,8 +165,8 @@ func (c *runCell) check(t *testing.T, background bool) {
 		if cause := n.awaitCancel("run-1"); cause != c.cancel {
 			t.Errorf("the node was told %v, want %v", cause, c.cancel)
 		}
-	} else if n.cancelCount() != 0 {
-		t.Error("the node was sent a cancel")
+	} else if c.code != execution.CodeNodeLost {
+		n.noCancel("run-1")
 	}
 	r.idle()
 	r.once("run-1")
