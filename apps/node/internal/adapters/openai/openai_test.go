@@ -140,3 +140,17 @@ func TestProbeHasItsOwnLimit(t *testing.T) {
 		t.Errorf("%+v after %v", got, took)
 	}
 }
+
+// A probe that got no answer to its second question asks again; the version isn't unknown for good.
+func TestProbeAsksAgainForTheVersion(t *testing.T) {
+	answers := map[string]fakeprovider.Script{"/v1/models": fixture(t, "llamacpp-0.7.0/models"), "/props": func(x *fakeprovider.Exchange) { x.Reset() }}
+	p := fakeprovider.New(t, fakeprovider.Routes(answers))
+	provider := build(t, p.URL(), zerolog.Nop())
+	if got := provider.Probe(t.Context()); !got.Available || got.Version != "unknown" {
+		t.Errorf("%+v", got)
+	}
+	p.Use(fakeprovider.Routes(map[string]fakeprovider.Script{"/v1/models": answers["/v1/models"], "/props": fixture(t, "llamacpp-0.7.0/props")}))
+	if got := provider.Probe(t.Context()); got.Version != "llama.cpp b11669-Debian" {
+		t.Errorf("%+v", got)
+	}
+}

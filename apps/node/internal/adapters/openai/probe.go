@@ -123,31 +123,32 @@ func (p *Provider) version(ctx context.Context, answer *upstream.Answer, models 
 	if known := p.about.Load(); known != nil && known.family == kind {
 		return known.version
 	}
-	version := unknownVersion
+	version, told := unknownVersion, true
 	switch kind {
 	case familyLlamaCpp:
-		version = p.ask(ctx, "/props", "build_info", "llama.cpp ")
+		version, told = p.ask(ctx, "/props", "build_info", "llama.cpp ")
 	case familyVLLM:
-		version = p.ask(ctx, "/version", "version", "vllm ")
+		version, told = p.ask(ctx, "/version", "version", "vllm ")
 	case familyOllama:
-		version = p.ask(ctx, "/api/version", "version", "ollama ")
+		version, told = p.ask(ctx, "/api/version", "version", "ollama ")
 	}
-	p.about.Store(&about{family: kind, version: version})
+	if told { // no answer at all is asked for again by the next probe
+		p.about.Store(&about{family: kind, version: version})
+	}
 	return version
 }
 
-// ask reads one text from a JSON answer.
-func (p *Provider) ask(ctx context.Context, path, member, name string) string {
+// ask reads one text from a JSON answer; told reports whether there was an answer.
+func (p *Provider) ask(ctx context.Context, path, member, name string) (text string, told bool) {
 	answer, err := p.client.Fetch(ctx, path, maxAbout)
 	if err != nil || answer.Status != 200 {
-		return unknownVersion
+		return unknownVersion, err == nil
 	}
 	var object map[string]json.RawMessage
-	var text string
 	if json.Unmarshal(answer.Body, &object) != nil || json.Unmarshal(object[member], &text) != nil || text == "" {
-		return unknownVersion
+		return unknownVersion, true
 	}
-	return name + printable(text)
+	return name + printable(text), true
 }
 
 // printable keeps of a provider's text what can be shown in one line.

@@ -18,6 +18,7 @@ type exchange struct {
 	// Set once.
 	pool *pool
 	req  *execution.TunnelRequest
+	own  bool // a connection that nothing else has used and nothing else will
 
 	// Owned by the caller's goroutine, out and rest by the sender while it runs.
 	out    *[]byte       // the head, then pieces of the body
@@ -58,7 +59,7 @@ func (x *exchange) run(ctx context.Context, sink execution.TunnelSink, prefix, p
 		err = x.pass(resp, sink)
 	}
 	// A stop that comes too late means that abort runs now or has run: that connection isn't kept.
-	x.settle(stop() && err == nil && x.reusable(resp))
+	x.settle(stop() && err == nil && !x.own && x.reusable(resp))
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -86,7 +87,10 @@ func (x *exchange) open(ctx context.Context) (*http.Response, error) {
 // the one case in which a request is written anew, and nothing of it has left.
 func (x *exchange) connect(ctx context.Context) error {
 	for {
-		c := x.pool.take()
+		var c *conn
+		if !x.own {
+			c = x.pool.take()
+		}
 		if c == nil {
 			var err error
 			if c, err = x.pool.dial(ctx); err != nil {
