@@ -67,7 +67,7 @@ func parallelRuns(t *testing.T, length time.Duration) {
 // SQ-02: another connection reads a row and updates it in one transaction, again and again, while the journal writes.
 // Neither fails, since both begin IMMEDIATE.
 func TestReadThenWriteBesideTheJournal(t *testing.T) {
-	r := start(t, Config{})
+	r := start(t, Config{DSN: DefaultDSN + "&_busy_timeout=30000"}) // SQLite's waiters aren't served in order
 	e := r.Begin(tunnel("shared"))
 	r.flush(t)
 	done := make(chan struct{})

@@ -240,7 +240,7 @@ func dbPath(dir string) string { return filepath.Join(dir, "iop.db") }
 // other opens a further connection to a journal, as another program would: none of our rules hold it.
 func other(t testing.TB, path string) *sql.DB {
 	t.Helper()
-	db := connect(fileURI(path, url.Values{"_busy_timeout": {"5000"}, "_txlock": {"immediate"}}))
+	db := connect(fileURI(path, url.Values{"_busy_timeout": {"30000"}, "_txlock": {"immediate"}}))
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
