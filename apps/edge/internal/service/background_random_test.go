@@ -65,7 +65,7 @@ func (r *rig) mayhem(rng *rand.Rand, ids []string, hears []*hearing, generation 
 	for range 1 + rng.IntN(3) {
 		r.node("a", *generation).edge.Close(transport.ReasonLost)
 		*generation++
-		runs = runs[:0]
+		runs = nil // the writer of the last connection may still have it
 		for _, id := range ids {
 			if rng.IntN(4) > 0 {
 				runs = append(runs, running(id, 1))
