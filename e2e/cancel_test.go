@@ -288,7 +288,7 @@ func TestNeverLeftTheEdge(t *testing.T) {
 	l.AwaitReady("other")
 	l.relay.Reset()
 	if a := await(t, answer, "the answer"); a == nil || a.StatusCode != 502 || code(a) != "node_lost" || a.Header.Get("X-Should-Retry") != "false" {
-		t.Errorf("%v", a)
+		t.Error(brief(a))
 	}
 	if n := len(l.seen()) + len(requests(other)); n != 0 {
 		t.Errorf("the providers saw %d requests", n)
@@ -315,7 +315,7 @@ func TestAlwaysBusy(t *testing.T) {
 	all(2, func(int) {
 		a, err := harness.Ask(e.HTTP(), chat(), limit)
 		if err != nil || a.StatusCode != 503 || code(a) != "adapter_busy" || a.Header.Get("Retry-After") == "" {
-			t.Errorf("%v %v", err, a)
+			t.Errorf("%v %s", err, brief(a))
 		}
 	})
 	seconds := int(time.Since(start)/time.Second) + 2

@@ -122,7 +122,7 @@ func TestSlowCallerHoldsUpNobody(t *testing.T) { // not parallel: it looks at th
 		start := time.Now()
 		a, err := harness.Ask(l.HTTP(), chat(), limit)
 		if err != nil || a.Cut != nil || string(a.Bytes) != strings.Repeat(delta("tick"), 50) {
-			t.Errorf("beside the slow caller: %v %v", err, a)
+			t.Errorf("beside the slow caller: %v %s", err, brief(a))
 			return
 		}
 		// Fifty events, one each 10 ms: a stream that waits for the slow one wouldn't move at all.
@@ -338,7 +338,7 @@ func TestWaitingBodiesAreBounded(t *testing.T) { // not parallel: it looks at th
 	for range callers - fit {
 		a, err := harness.Ask(b.HTTP(), b.request, limit)
 		if err != nil || a.StatusCode != 503 || code(a) != "overloaded" || a.Header.Get("Retry-After") == "" {
-			t.Errorf("a body over the budget: %v %v", err, a)
+			t.Errorf("a body over the budget: %v %s", err, brief(a))
 		}
 	}
 	if grown := int64(heap()) - int64(before); grown > 24<<20 {

@@ -196,7 +196,7 @@ func TestStuckLinkHoldsUpNobody(t *testing.T) {
 			start := time.Now()
 			a, err := harness.Ask(l.HTTP(), harness.Post(chatPath, `{"model":"a"}`+padding), limit)
 			if err != nil || a.StatusCode != 504 && a.StatusCode != 502 && a.StatusCode != 503 {
-				t.Errorf("a request to the stuck node: %v %v", err, a)
+				t.Errorf("a request to the stuck node: %v %s", err, brief(a))
 				return
 			}
 			between(t, "an answer of the stuck node", time.Since(start), 0, s.of(dead+dispatchLimit)+2*late)
@@ -298,7 +298,7 @@ func TestOldGenerationIsNotHeard(t *testing.T) {
 	}
 	close(release)
 	if a := await(t, answer, "the answer"); a == nil || string(a.Bytes) != "the new one" {
-		t.Errorf("%v", a)
+		t.Error(brief(a))
 	}
 	e.AwaitIdle(limit)
 }

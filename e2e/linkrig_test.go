@@ -235,6 +235,14 @@ func code(a *harness.Answer) string {
 	return body.Error.Code
 }
 
+// brief shows an answer in a line.
+func brief(a *harness.Answer) string {
+	if a == nil {
+		return "no answer"
+	}
+	return fmt.Sprintf("%d, %d bytes, %v: %.300s", a.StatusCode, len(a.Bytes), a.Cut, a.Bytes)
+}
+
 // between checks a time.
 func between(t *testing.T, what string, got, least, most time.Duration) {
 	t.Helper()
