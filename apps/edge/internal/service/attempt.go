@@ -62,21 +62,27 @@ func (a *attempt) open() bool {
 		r.decide(f)
 		return false
 	}
-	if a.node = r.service.cfg.Nodes.Lookup(a.grant.Node, a.grant.Generation); a.node == nil || !ok {
+	if a.node = r.service.cfg.Nodes.Lookup(a.grant.Node, a.grant.Generation); a.node == nil {
+		return a.gone()
+	}
+	if !ok {
 		return a.unsent()
 	}
 	if r.out.Background && !a.node.Background() {
 		return a.unfit()
 	}
 	stream, err := a.node.Open(r.ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, transport.ErrLinkDown):
+		return a.gone()
+	case err != nil:
 		return a.unsent()
 	}
 	a.stream = stream
 	a.unwake = context.AfterFunc(r.ctx, stream.Cancel)
 	select {
 	case <-a.node.Down():
-		return a.unsent()
+		return a.gone()
 	case <-r.ctx.Done():
 		return false
 	default:
@@ -88,6 +94,14 @@ func (a *attempt) open() bool {
 	r.watch.enter(phaseSent)
 	r.job.placed(a.grant.Node, a.grant.Queued)
 	return true
+}
+
+// gone goes back to the queue because the connection is over. The scheduler may not know that yet, and would offer the
+// same place again and again, until the run had used up its tries within a moment.
+func (a *attempt) gone() bool {
+	a.settled = true
+	a.run.service.cfg.Scheduler.Fence(a.grant.Node, a.grant.Generation)
+	return false
 }
 
 // unsent goes back to the queue, a few times at most: nothing was written.
