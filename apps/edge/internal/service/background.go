@@ -43,25 +43,37 @@ func (r *Run) detached() {
 	limit := r.service.cfg.DetachedLimit
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
+	var told string
 	for !r.decided() {
 		end, home := r.where.away()
+		step := "run is detached"
+		if home != nil {
+			step = "run was adopted"
+		}
+		if end == nil && step != told { // else it was woken by what it knows already
+			r.log(step)
+			told = step
+		}
 		switch {
 		case end != nil:
-			r.out.Usage = usageOf(end.GetUsage())
-			if f := endedAway(end); f != nil {
-				r.decide(f)
-			} else {
-				r.complete()
-			}
+			r.endedAway(end)
 		case home != nil:
-			r.log("run was adopted")
 			r.adopted(home)
 			timer.Reset(limit)
 		default:
-			r.log("run is detached")
 			r.await(timer.C)
 		}
 	}
+}
+
+// endedAway decides the run by its node's word.
+func (r *Run) endedAway(end *pb.RunEnd) {
+	r.out.Usage = usageOf(end.GetUsage())
+	if f := failureOfEnd(end); f != nil {
+		r.decide(f)
+		return
+	}
+	r.complete()
 }
 
 // adopted waits while a connection has the run that isn't the one that it was sent on.

@@ -83,8 +83,8 @@ func cancelledByNode(cause pb.CancelCause) *execution.Failure {
 	return f
 }
 
-// endedAway is the failure that a node reported of a run that it had without a connection; nil = it succeeded.
-func endedAway(e *pb.RunEnd) *execution.Failure {
+// failureOfEnd is the failure that a node reported of a run that it had without a connection; nil = it succeeded.
+func failureOfEnd(e *pb.RunEnd) *execution.Failure {
 	if e.GetStatus() == pb.RunStatus_RUN_STATUS_COMPLETE {
 		return nil
 	}

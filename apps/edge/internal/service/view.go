@@ -161,7 +161,7 @@ func recoveredView(nodeID string, generation uint64, e *pb.RunEnd) RunView {
 		Node: nodeID, Generation: generation, Attempts: int(e.GetAttempt()), CreatedAt: started, EndedAt: &ended,
 		DurationMS: max(0, ended.Sub(started).Milliseconds()),
 		BytesIn:    max(0, e.GetBytesIn()), BytesOut: max(0, e.GetBytesOut()), Usage: usageView(usageOf(e.GetUsage()))}
-	v.failed(endedAway(e))
+	v.failed(failureOfEnd(e))
 	return v
 }
 
