@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,13 +15,17 @@ import (
 	"time"
 )
 
-// client is a plain HTTP/1.1 client on one kept connection: cheap, so that it doesn't hide what is measured, and
-// strict, so that a cut answer counts as an error.
+// client is a plain HTTP/1.1 client on one kept connection that reads answers as a client does: it is strict, so that a
+// cut or wrong answer counts as an error.
 type client struct {
 	addr   string
 	conn   net.Conn
 	reader *bufio.Reader
+	body   []byte
 }
+
+// maxAnswer is the longest answer that is read as a chat answer.
+const maxAnswer = 64 << 10
 
 // reply is what one request gave.
 type reply struct {
@@ -68,9 +73,20 @@ func (c *client) exchange(request []byte, sse bool, began time.Time) (r reply, k
 		if length < 0 {
 			return r, false, errors.New("the answer has neither a length nor chunks")
 		}
-		n, err := io.CopyN(io.Discard, c.reader, length)
-		r.bytes = n
-		return r, keep, err
+		r.bytes = length
+		if length > maxAnswer { // one big body
+			_, err := io.CopyN(io.Discard, c.reader, length)
+			return r, keep, unexpected(err)
+		}
+		c.body = slices.Grow(c.body[:0], int(length))[:length]
+		if _, err := io.ReadFull(c.reader, c.body); err != nil {
+			return r, false, unexpected(err)
+		}
+		var a chatAnswer
+		if err := json.Unmarshal(c.body, &a); err != nil || len(a.Choices) != 1 || a.Choices[0].Message.Content != answer {
+			return r, false, fmt.Errorf("the answer is %.200q: %v", c.body, err)
+		}
+		return r, keep, nil
 	}
 	done := false
 	for {

@@ -54,9 +54,7 @@ func provide(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, `{"object":"list","data":[{"id":"bench","object":"model"}]}`)
 		return
 	}
-	var ask struct {
-		User string `json:"user"`
-	}
+	var ask chatRequest
 	if err := json.NewDecoder(r.Body).Decode(&ask); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -78,11 +76,51 @@ func provide(w http.ResponseWriter, r *http.Request) {
 		}
 	default:
 		w.Header().Set("Content-Type", "application/json")
-		io.WriteString(w, answer)
+		_ = json.NewEncoder(w).Encode(answerTo(&ask)) // a caller that left is nobody's failure
 	}
 }
 
-const answer = `{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"bench","choices":[{"index":0,"message":{"role":"assistant","content":"The answer is forty-two, as it was the last time that somebody asked."},"finish_reason":"stop"}],"usage":{"prompt_tokens":11,"completion_tokens":17,"total_tokens":28}}`
+// chatRequest and chatAnswer are as much of the API as both ends of a conversation read and write in earnest: neither a
+// provider nor a client that doesn't look at its JSON would be one.
+type chatRequest struct {
+	Model    string        `json:"model"`
+	Stream   bool          `json:"stream"`
+	User     string        `json:"user"`
+	Messages []chatMessage `json:"messages"`
+}
+
+type chatMessage struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+type chatAnswer struct {
+	ID      string       `json:"id"`
+	Object  string       `json:"object"`
+	Created int64        `json:"created"`
+	Model   string       `json:"model"`
+	Choices []chatChoice `json:"choices"`
+	Usage   struct {
+		Prompt     int `json:"prompt_tokens"`
+		Completion int `json:"completion_tokens"`
+		Total      int `json:"total_tokens"`
+	} `json:"usage"`
+}
+
+type chatChoice struct {
+	Index   int         `json:"index"`
+	Message chatMessage `json:"message"`
+	Finish  string      `json:"finish_reason"`
+}
+
+func answerTo(ask *chatRequest) *chatAnswer {
+	a := &chatAnswer{ID: "chatcmpl-1", Object: "chat.completion", Created: time.Now().Unix(), Model: ask.Model,
+		Choices: []chatChoice{{Message: chatMessage{Role: "assistant", Content: answer}, Finish: "stop"}}}
+	a.Usage.Prompt, a.Usage.Completion, a.Usage.Total = 11, 17, 28
+	return a
+}
+
+const answer = "The answer is forty-two, as it was the last time that somebody asked."
 
 const event = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{"index":0,"delta":{"content":" token"},"finish_reason":null}]}` + "\n\n"
 
