@@ -218,11 +218,6 @@ func TestStuckLinkHoldsUpNobody(t *testing.T) {
 	fast("a registration", func() { harness.DialFake(t, l.Addr.Nodes.String(), harness.FakeNodeOptions{ID: "third"}).Ready(t, nil) })
 	fast("the status", func() { l.Node("box") })
 	fast("a cancel", func() { c.Reset(); await(t, gone, "the provider's connection is closed") })
-	select {
-	case <-toA:
-		t.Error("the stuck node had answered before")
-	default:
-	}
 	<-toA
 	l.relay.Set(harness.Pass, harness.Pass)
 }

@@ -33,7 +33,7 @@ func (s scale) timers() (edge, node string) {
 		return "{" + strings.Join(parts, ", ") + "}"
 	}
 	edge = list(map[string]time.Duration{
-		"heartbeat": heartbeat, "dead": dead, "handshake": 10 * time.Second, "probe": probe, "ready_limit": time.Minute,
+		"heartbeat": heartbeat, "dead": dead, "handshake": s.real(10 * time.Second), "probe": probe, "ready_limit": time.Minute,
 		"control_open": s.real(5 * time.Second), "dispatch_limit": dispatchLimit, "confirm_limit": time.Minute, "write_idle": time.Minute,
 		"terminal_wait": 10 * time.Second, "stream_reset": streamReset, "drain": drain,
 	})

