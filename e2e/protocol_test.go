@@ -382,10 +382,11 @@ func TestOneEdgeByTwoAddresses(t *testing.T) {
 	if serving != 1 {
 		t.Errorf("%d links serve", serving)
 	}
+	lost := e.Node("box").Generation
 	for _, r := range relays {
 		r.Reset()
 	}
-	comesBack(t, e, e.Node("box").Generation-1, limit)
+	comesBack(t, e, lost, limit)
 	stays(1)
 	if registered := len(events(e, "registered", "box")); registered > 3 {
 		t.Errorf("%d registrations", registered)
