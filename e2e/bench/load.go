@@ -82,6 +82,9 @@ func (c *client) exchange(request []byte, sse bool, began time.Time) (r reply, k
 		if _, err := io.ReadFull(c.reader, c.body); err != nil {
 			return r, false, unexpected(err)
 		}
+		if sse {
+			return r, keep, errors.New("a stream came with a length")
+		}
 		var a chatAnswer
 		if err := json.Unmarshal(c.body, &a); err != nil || len(a.Choices) != 1 || a.Choices[0].Message.Content != answer {
 			return r, false, fmt.Errorf("the answer is %.200q: %v", c.body, err)

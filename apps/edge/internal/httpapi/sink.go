@@ -71,6 +71,9 @@ func (s *sink) Head(status int, header http.Header) error {
 	if length >= 0 && status != http.StatusNoContent {
 		out["Content-Length"] = []string{strconv.FormatInt(length, 10)}
 		s.length = length
+	} else if !s.silent && !s.h2 && !s.old {
+		// net/http gives a short response that is whole at once a length that the provider didn't (ST-11).
+		out["Transfer-Encoding"] = []string{"chunked"}
 	}
 	if _, typed := out["Content-Type"]; !typed {
 		out["Content-Type"] = nil // net/http would look into the body and add one

@@ -112,6 +112,26 @@ func TestResponseFraming(t *testing.T) {
 	}
 }
 
+// ST-11: an answer in chunks that is whole at once, so that nothing was flushed before its end, gets no length either.
+func TestShortChunkedAnswerStaysChunked(t *testing.T) {
+	g := start(t, open(), nil)
+	for _, body := range []string{"data: [DONE]\n\n", ""} {
+		g.answer(func(_ context.Context, _ *service.Tunnel, sink service.Sink) *service.Outcome {
+			err := errors.Join(sink.Head(200, http.Header{"Content-Type": {"text/event-stream"}}), sink.Body([]byte(body), false), sink.End())
+			if err != nil {
+				t.Error(err)
+			}
+			return &service.Outcome{HeadSent: true, Status: 200}
+		})
+		c := g.dial()
+		c.post("", small)
+		resp, got := c.response()
+		if got != body || resp.Header.Get("Content-Length") != "" || !slices.Equal(resp.TransferEncoding, []string{"chunked"}) {
+			t.Errorf("%q: %q, Content-Length %q, Transfer-Encoding %q", body, got, resp.Header.Get("Content-Length"), resp.TransferEncoding)
+		}
+	}
+}
+
 // ST-13: what came before the cut arrives, nothing is added, and the end is no end.
 func TestCutAnswerAborts(t *testing.T) {
 	g := start(t, open(), nil)
