@@ -133,6 +133,36 @@ func TestManyIdleConnections(t *testing.T) {
 	}
 }
 
+// Strangers who hold all places of unregistered connections, and come again as soon as they are closed, don't keep a
+// node out. With nothing but the handshake's limit they did, for ever, from one address and without a token.
+func TestStrangersDontKeepNodesOut(t *testing.T) {
+	collectTimers()
+	e := edgetest.Start(t, edgetest.Options{Nodes: nodes("a", "b"), MaxUnregistered: 8})
+	ctx, stop := context.WithCancel(t.Context())
+	var strangers sync.WaitGroup
+	for range 40 {
+		strangers.Go(func() {
+			for ctx.Err() == nil {
+				c, err := net.Dial("tcp", e.Addr())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				end := context.AfterFunc(ctx, func() { _ = c.Close() })
+				_, _ = c.Read(make([]byte, 1))
+				end()
+				_ = c.Close()
+			}
+		})
+	}
+	eventually(t, "strangers hold all places", func() bool { return e.Server.Stats().Unregistered == 8 })
+	for _, id := range []string{"a", "b"} {
+		edgetest.Dial(t, e, id, edgetest.NodeOptions{}).AwaitReady(t)
+	}
+	stop()
+	strangers.Wait()
+}
+
 func openFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")

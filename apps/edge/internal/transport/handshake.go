@@ -81,6 +81,8 @@ func (h *handshake) read() error {
 	if err := h.conn.SetReadDeadline(h.deadline); err != nil {
 		return errGone
 	}
+	leave := h.s.crowd.enter(h.conn)
+	defer leave()
 	req := &pb.RegisterRequest{}
 	err := link.ReadMessage(h.conn, link.MaxRegisterRequest, req)
 	var fault *link.FrameError

@@ -77,6 +77,7 @@ type Server struct {
 	instance []byte // of this process, told to nodes
 
 	unregistered chan struct{} // one token for each connection that hasn't registered
+	crowd        crowd         // of those, who hasn't said anything
 	handshakes   chan struct{} // one token for each registration that is worked on
 	strangers    *rate.Limiter // of log lines and events about peers that showed no valid token
 
@@ -165,9 +166,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 func (s *Server) acceptLoop(ctx context.Context, ln net.Listener) error {
 	var failures int
 	for {
-		select {
-		case s.unregistered <- struct{}{}:
-		case <-ctx.Done():
+		if !s.room(ctx) {
 			return nil
 		}
 		conn, err := ln.Accept()
@@ -189,6 +188,28 @@ func (s *Server) acceptLoop(ctx context.Context, ln net.Listener) error {
 			return nil
 		}
 		failures++
+	}
+}
+
+// room waits for the token of an unregistered connection; false = ctx ended first. While there is none, those who are
+// silent give way.
+func (s *Server) room(ctx context.Context) bool {
+	select {
+	case s.unregistered <- struct{}{}:
+		return true
+	default:
+	}
+	timer := time.NewTimer(nextLook)
+	defer timer.Stop()
+	for {
+		select {
+		case s.unregistered <- struct{}{}:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			timer.Reset(s.crowd.giveWay())
+		}
 	}
 }
 

@@ -1,0 +1,58 @@
+package transport
+
+import (
+	"container/list"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// patience is how long a connection may be silent while others wait to be accepted. A node sends its registration
+	// with the end of TCP's own handshake, so that it is there before the connection is accepted, or a moment later.
+	patience = 250 * time.Millisecond
+	// nextLook is how long a place that becomes free by itself is waited for before another has to give way.
+	nextLook = time.Millisecond
+)
+
+// crowd is the connections whose registration hasn't come yet, the oldest first. Anybody can open
+// connections and say nothing: with 128 of them, opened again as they end, no node could register any more. So whoever
+// has been silent longest gives way to who comes next, when there is no other room.
+type crowd struct {
+	mu   sync.Mutex
+	list list.List // of *silentConn
+}
+
+type silentConn struct {
+	net.Conn
+	since time.Time
+}
+
+// enter takes in a connection whose read deadline is set. leave is called when its registration was read, or wasn't.
+func (c *crowd) enter(conn net.Conn) (leave func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.list.PushBack(&silentConn{conn, time.Now()})
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.list.Remove(e)
+	}
+}
+
+// giveWay ends the wait for the registration that is overdue longest, if one is, and returns when to look again.
+func (c *crowd) giveWay() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := c.list.Front()
+	if first == nil {
+		return patience
+	}
+	s := first.Value.(*silentConn)
+	if left := patience - time.Since(s.since); left > 0 {
+		return left
+	}
+	c.list.Remove(first)
+	_ = s.SetReadDeadline(time.Unix(1, 0)) // fails on a connection that is closed already
+	return nextLook
+}
