@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
@@ -86,6 +87,22 @@ func quote(text string) []byte {
 	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'})
 }
 
+// lastWord is how long a run whose caller has left with its whole answer may take to end. Without a limit it would never
+// end, and keep its place, at a node that doesn't say how it did.
+const lastWord = 10 * time.Second
+
+// sleep waits for d; false = ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // submit runs the tunnel and ends the response by its outcome.
 func (h *Handler) submit(c *call) *refusal {
 	// The run's context ends with the caller's, but says more: why.
@@ -93,9 +110,10 @@ func (h *Handler) submit(c *call) *refusal {
 	defer cancel(nil)
 	stop := context.AfterFunc(c.r.Context(), func() {
 		// Who has the whole answer may leave. How the run ended and what it used is behind it, on its way.
-		if !c.out.whole.Load() {
-			cancel(c.out.gone())
+		if c.out.whole.Load() && !sleep(ctx, lastWord) {
+			return
 		}
+		cancel(c.out.gone())
 	})
 	defer stop()
 	c.w.Header()["X-Iop-Run-Id"] = []string{c.tunnel.RunID}

@@ -213,6 +213,29 @@ func TestCallerGoneWhileStreaming(t *testing.T) {
 	})
 }
 
+// A caller that leaves with its whole answer doesn't wait for the node's last word, and the run doesn't for ever.
+func TestCallerGoneWithTheWholeAnswer(t *testing.T) {
+	onFakeTime(t, func(t *testing.T, g *rig, c *caller) {
+		cause := make(chan error, 1)
+		g.answer(func(ctx context.Context, _ *service.Tunnel, sink service.Sink) *service.Outcome {
+			if err := errors.Join(sink.Head(200, http.Header{"Content-Length": {"2"}}), sink.Body([]byte("ok"), true)); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done() // no last word comes
+			cause <- context.Cause(ctx)
+			return &service.Outcome{HeadSent: true}
+		})
+		c.post("", small)
+		c.response()
+		left := time.Now()
+		_ = c.Close()
+		if got := <-cause; got != execution.CauseClientGone {
+			t.Errorf("cause %v", got)
+		}
+		within(t, left, lastWord, lastWord+time.Second)
+	})
+}
+
 // A caller that leaves in the middle of its body gets no answer and is no bad request.
 func TestCallerGoneWhileSending(t *testing.T) {
 	onFakeTime(t, func(t *testing.T, g *rig, c *caller) {
