@@ -23,6 +23,7 @@ type Stream struct {
 	done chan struct{} // closed by Cancel
 
 	in   frameReader // owned by the reading goroutine
+	read int         // bytes read since the multiplexer last gave window back; same owner
 	out  *buffer     // pending frames, nil when none; owned by the writing goroutine
 	flow flow        // account at the gate, which guards it
 
@@ -139,14 +140,22 @@ func (s *Stream) failure(err error) error {
 // streamSource is the stream as the frame reader sees it.
 type streamSource Stream
 
+// windowStep is how much the multiplexer wants read before it gives window back.
+const windowStep = streamWindow / 2
+
 // Read looks at the cancel before each read, since a deadline in the past doesn't stop a read that has data.
+//
+// No read crosses a border of windowStep. The multiplexer gives window back after a read that brings it to a step or
+// over; having gone a little over the first step of a window, it would be a little short of the second when everything
+// is read, and the sender would get half a window a round trip (10 instead of 20 MB/s at 50 ms; seen).
 func (r *streamSource) Read(p []byte) (int, error) {
 	s := (*Stream)(r)
 	if s.deaf() {
 		return 0, ErrCancelled
 	}
 	// The multiplexer may return bytes and an error (of a window update) together: the bytes stand.
-	n, err := s.mux.Read(p)
+	n, err := s.mux.Read(p[:min(len(p), windowStep-s.read)])
+	s.read = (s.read + n) % windowStep
 	if n > 0 || err == nil {
 		return n, nil
 	}
