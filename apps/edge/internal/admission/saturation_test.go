@@ -14,6 +14,7 @@ func TestSaturation(t *testing.T) {
 		s.Publish(oneNode("n", 4))
 		busy := mustGrant(t, s, request("running"))
 		busy.Sent()
+		s.Saturated(busy.Place, busy.Generation) // or as many as seem free are granted before the first of them comes back
 		var count atomic.Int64
 		for i := range 20 {
 			r := request(name("r", i))
@@ -34,7 +35,7 @@ func TestSaturation(t *testing.T) {
 		time.Sleep(10*time.Second + 1)
 		synctest.Wait()
 		opens := count.Load()
-		if opens < 10 || opens > 11 {
+		if opens != 10 {
 			t.Errorf("%d opens in 10 s, want one a second", opens)
 		}
 		s.Publish(oneNode("n", 4)) // says nothing new
