@@ -39,7 +39,8 @@ var mayImport = map[string][]string{
 	"apps/edge/internal/service": {"proto/iop", "packages/go/execution", "packages/go/transport", "packages/go/config",
 		"apps/edge/internal/admission", "apps/edge/internal/node"},
 	"apps/edge/internal/httpapi": {"packages/go/execution", "packages/go/config", "packages/go/httprules",
-		"apps/edge/internal/service"},
+		"apps/edge/internal/dialect", "apps/edge/internal/service"},
+	"apps/edge/internal/dialect": {"packages/go/execution", "apps/edge/internal/dialect"},
 	"apps/edge/internal/admin": {"packages/go/execution", "packages/go/config", "apps/edge/internal/admission",
 		"apps/edge/internal/node", "apps/edge/internal/service"},
 	"apps/edge/internal/edgetest": {"apps/edge/internal", "packages/go", "proto/iop"}, // test support

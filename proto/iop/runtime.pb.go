@@ -3159,6 +3159,7 @@ type ModelState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Loaded        bool                   `protobuf:"varint,2,opt,name=loaded,proto3" json:"loaded,omitempty"`
+	Context       int64                  `protobuf:"varint,3,opt,name=context,proto3" json:"context,omitempty"` // longest context in tokens, 0 = the provider doesn't tell
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3205,6 +3206,13 @@ func (x *ModelState) GetLoaded() bool {
 		return x.Loaded
 	}
 	return false
+}
+
+func (x *ModelState) GetContext() int64 {
+	if x != nil {
+		return x.Context
+	}
+	return 0
 }
 
 type AdapterState struct {
@@ -4596,6 +4604,8 @@ type Message struct {
 	ToolCalls     []*ToolCall            `protobuf:"bytes,3,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
 	ToolCallId    string                 `protobuf:"bytes,4,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
 	Name          string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	Reasoning     string                 `protobuf:"bytes,6,opt,name=reasoning,proto3" json:"reasoning,omitempty"` // of an assistant
+	Failed        bool                   `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`      // of a tool
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4663,6 +4673,20 @@ func (x *Message) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *Message) GetReasoning() string {
+	if x != nil {
+		return x.Reasoning
+	}
+	return ""
+}
+
+func (x *Message) GetFailed() bool {
+	if x != nil {
+		return x.Failed
+	}
+	return false
 }
 
 type Part struct {
@@ -6430,11 +6454,12 @@ const file_proto_iop_runtime_proto_rawDesc = "" +
 	"\fCancelResult\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x125\n" +
 	"\x06result\x18\x02 \x01(\x0e2\x1d.iop.runtime.v1.CancelOutcomeR\x06result\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04text\"8\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\"R\n" +
 	"\n" +
 	"ModelState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06loaded\x18\x02 \x01(\bR\x06loaded\"\xfb\x01\n" +
+	"\x06loaded\x18\x02 \x01(\bR\x06loaded\x12\x18\n" +
+	"\acontext\x18\x03 \x01(\x03R\acontext\"\xfb\x01\n" +
 	"\fAdapterState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1c\n" +
@@ -6553,7 +6578,7 @@ const file_proto_iop_runtime_proto_rawDesc = "" +
 	"\bmessages\x18\x01 \x03(\v2\x17.iop.runtime.v1.MessageR\bmessages\x12*\n" +
 	"\x05tools\x18\x02 \x03(\v2\x14.iop.runtime.v1.ToolR\x05tools\x12(\n" +
 	"\x10tool_choice_json\x18\x03 \x01(\tR\x0etoolChoiceJson\x12!\n" +
-	"\foptions_json\x18\x04 \x01(\tR\voptionsJson\"\xb8\x01\n" +
+	"\foptions_json\x18\x04 \x01(\tR\voptionsJson\"\xee\x01\n" +
 	"\aMessage\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12*\n" +
 	"\x05parts\x18\x02 \x03(\v2\x14.iop.runtime.v1.PartR\x05parts\x127\n" +
@@ -6561,7 +6586,9 @@ const file_proto_iop_runtime_proto_rawDesc = "" +
 	"tool_calls\x18\x03 \x03(\v2\x18.iop.runtime.v1.ToolCallR\ttoolCalls\x12 \n" +
 	"\ftool_call_id\x18\x04 \x01(\tR\n" +
 	"toolCallId\x12\x12\n" +
-	"\x04name\x18\x05 \x01(\tR\x04name\"S\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12\x1c\n" +
+	"\treasoning\x18\x06 \x01(\tR\treasoning\x12\x16\n" +
+	"\x06failed\x18\a \x01(\bR\x06failed\"S\n" +
 	"\x04Part\x12\x14\n" +
 	"\x04text\x18\x01 \x01(\tH\x00R\x04text\x12-\n" +
 	"\x05image\x18\x02 \x01(\v2\x15.iop.runtime.v1.ImageH\x00R\x05imageB\x06\n" +

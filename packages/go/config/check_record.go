@@ -64,18 +64,20 @@ func (d *decoder) checkLabels(p string, labels map[string]string) {
 // checkAdapter checks one adapter as far as the Edge can: whether the provider is there only the node can tell.
 func (d *decoder) checkAdapter(p string, a *Adapter) {
 	switch a.Kind {
-	case "openai":
+	case "openai", "ollama", "anthropic":
 		d.checkBaseURL(p+".base_url", a.BaseURL)
+	case "auto":
+		if a.BaseURL != "" {
+			d.add(p+".base_url", "has no meaning for kind auto, which looks for an Ollama on its default port; remove it, or use kind ollama")
+		}
 	case "loopback":
 		if a.BaseURL != "" {
 			d.add(p+".base_url", "has no meaning for kind loopback, which answers by itself; remove it")
 		}
 	case "":
-		d.add(p+".kind", "is missing; use openai or loopback")
-	case "ollama", "anthropic":
-		d.add(p+".kind", "%s isn't supported by this version; its OpenAI endpoints work with kind openai", a.Kind)
+		d.add(p+".kind", "is missing; use auto, ollama, openai, anthropic or loopback")
 	default:
-		d.unknownWord(p+".kind", "kind", a.Kind, "openai", "loopback")
+		d.unknownWord(p+".kind", "kind", a.Kind, "auto", "ollama", "openai", "anthropic", "loopback")
 	}
 	d.rangeOf(p+".max_concurrency", int64(a.MaxConcurrency), 1, 10_000)
 	targets := newUnique(d, "target in this list")

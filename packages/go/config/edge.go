@@ -98,7 +98,8 @@ type TokenHash struct {
 type Adapter struct {
 	// Name names the adapter on its node.
 	Name string `yaml:"name"`
-	// Kind is the driver: openai, or loopback (built in, answers by itself).
+	// Kind is the driver: ollama, openai, anthropic, auto (an Ollama on its default port, 11434 of the node's own
+	// machine), or loopback (built in, answers by itself).
 	Kind string `yaml:"kind"`
 	// BaseURL is where the provider listens, as the node sees it; with or without /v1 at its end.
 	BaseURL string `yaml:"base_url"`

@@ -182,15 +182,16 @@ var recordCases = []refusal{
 
 var adapterCases = []refusal{
 	{"adapters", "nodes:\n- id: n\n  token_hashes: [{sha256: " + hashA + "}]\n  adapters:\n  - {name: a, kind: opanai}\n  - {name: a, kind: ollama}\n" +
-		"  - {name: b, kind: loopback, base_url: http://h, max_concurrency: 0}\n  - {}\n  - {name: c, kind: openai}\n", []string{
+		"  - {name: b, kind: loopback, base_url: http://h, max_concurrency: 0}\n  - {}\n  - {name: c, kind: openai}\n  - {name: d, kind: auto, base_url: http://h}\n", []string{
 		`5: nodes[0].adapters[0].kind: "opanai" isn't a kind; did you mean "openai"?`,
 		`6: nodes[0].adapters[1].name: "a" is the same adapter name on this node as nodes[0].adapters[0].name (line 5); each must differ`,
-		"6: nodes[0].adapters[1].kind: ollama isn't supported by this version; its OpenAI endpoints work with kind openai",
+		"6: nodes[0].adapters[1].base_url: is missing; write it like http://127.0.0.1:8000 or https://api.example.com/v1",
 		"7: nodes[0].adapters[2].base_url: has no meaning for kind loopback, which answers by itself; remove it",
 		"7: nodes[0].adapters[2].max_concurrency: must be 1 to 10000",
 		"8: nodes[0].adapters[3].name: is missing",
-		"8: nodes[0].adapters[3].kind: is missing; use openai or loopback",
-		"9: nodes[0].adapters[4].base_url: is missing; write it like http://127.0.0.1:8000 or https://api.example.com/v1"}},
+		"8: nodes[0].adapters[3].kind: is missing; use auto, ollama, openai, anthropic or loopback",
+		"9: nodes[0].adapters[4].base_url: is missing; write it like http://127.0.0.1:8000 or https://api.example.com/v1",
+		"10: nodes[0].adapters[5].base_url: has no meaning for kind auto, which looks for an Ollama on its default port; remove it, or use kind ollama"}},
 	{"lists", oneNode + "    targets: [m, m, '']\n    allow_paths: [/v1/x, /v1/*, v1, /v1/../x, '/v1?x', '/v1*', /*, '']\n    options: {probe: 'on', api_key: sk-1234567890abcdef}\n", []string{
 		`8: nodes[0].adapters[0].targets[1]: "m" is the same target in this list as nodes[0].adapters[0].targets[0] (line 8); each must differ`,
 		`8: nodes[0].adapters[0].targets[2]: "" can't be a model's name: at most 256 characters, no blanks`,

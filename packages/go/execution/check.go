@@ -66,6 +66,10 @@ func (m *Message) check(i int) error {
 		return invalid("messages[%d]: tool_call_id: only a tool has one", i)
 	case m.ToolCallID == "" && m.Role == RoleTool:
 		return invalid("messages[%d]: tool_call_id: missing; name the call that this answers", i)
+	case m.Reasoning != "" && (m.Role != RoleAssistant || !utf8.ValidString(m.Reasoning)):
+		return invalid("messages[%d]: reasoning: only an assistant has some, in UTF-8", i)
+	case m.Failed && m.Role != RoleTool:
+		return invalid("messages[%d]: failed: only a tool's answer does", i)
 	case len(m.ToolCallID) > maxMessageID || !utf8.ValidString(m.ToolCallID):
 		return invalid("messages[%d]: tool_call_id: must have at most %d bytes", i, maxMessageID)
 	case m.Name != "" && (len(m.Name) > maxMessageID || !utf8.ValidString(m.Name) || strings.ContainsFunc(m.Name, isControl)):

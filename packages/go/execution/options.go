@@ -80,6 +80,8 @@ func (o *Options) member(name string) (into any, what string) {
 		return &o.ParallelToolCalls, "true or false"
 	case "reasoning_effort":
 		return &o.ReasoningEffort, "a text"
+	case "reasoning_budget":
+		return &o.ReasoningBudget, integer
 	case "response_format":
 		return &o.ResponseFormat, "an object"
 	}
@@ -88,7 +90,7 @@ func (o *Options) member(name string) (into any, what string) {
 
 func optionNames() []string {
 	return []string{"max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "frequency_penalty",
-		"presence_penalty", "parallel_tool_calls", "reasoning_effort", "response_format"}
+		"presence_penalty", "parallel_tool_calls", "reasoning_effort", "reasoning_budget", "response_format"}
 }
 
 // check refuses values that make no sense with any provider.
@@ -97,7 +99,7 @@ func (o *Options) check() error {
 		name  string
 		value *int64
 		least int64
-	}{{"max_tokens", o.MaxTokens, 1}, {"top_k", o.TopK, 0}} {
+	}{{"max_tokens", o.MaxTokens, 1}, {"top_k", o.TopK, 0}, {"reasoning_budget", o.ReasoningBudget, 0}} {
 		if n.value != nil && *n.value < n.least {
 			return invalid("options: %s: must be at least %d", n.name, n.least)
 		}

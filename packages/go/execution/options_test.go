@@ -20,7 +20,7 @@ func refusal(err error) string {
 
 func TestParseOptions(t *testing.T) {
 	full := `{"max_tokens":9,"temperature":0.5,"top_p":1,"top_k":0,"stop":["a","b"],"seed":-7,"frequency_penalty":-2,` +
-		`"presence_penalty":2,"parallel_tool_calls":false,"reasoning_effort":"low","response_format":{"type":"json_object"}}`
+		`"presence_penalty":2,"parallel_tool_calls":false,"reasoning_effort":"low","reasoning_budget":0,"response_format":{"type":"json_object"}}`
 	o, err := ParseOptions([]byte(full))
 	if err != nil {
 		t.Fatal(err)

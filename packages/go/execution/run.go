@@ -23,6 +23,8 @@ type Message struct {
 	ToolCalls  []ToolCall // of an assistant
 	ToolCallID string     // of a tool: the call that it answers
 	Name       string
+	Reasoning  string // of an assistant: what it thought before it answered; a provider that can't be told isn't
+	Failed     bool   // of a tool: the call failed, and the content says how; a provider that can't be told isn't
 }
 
 // Part is a piece of a message: text, or an image when Image isn't nil.
@@ -80,8 +82,9 @@ type Options struct {
 	FrequencyPenalty  *float64        `json:"frequency_penalty,omitempty"`
 	PresencePenalty   *float64        `json:"presence_penalty,omitempty"`
 	ParallelToolCalls *bool           `json:"parallel_tool_calls,omitempty"`
-	ReasoningEffort   string          `json:"reasoning_effort,omitempty"`
-	ResponseFormat    json.RawMessage `json:"response_format,omitempty"` // as the OpenAI API has it
+	ReasoningEffort   string          `json:"reasoning_effort,omitempty"` // none, minimal, low, medium, high, or the provider's own word
+	ReasoningBudget   *int64          `json:"reasoning_budget,omitempty"` // most tokens to think with; 0 = none
+	ResponseFormat    json.RawMessage `json:"response_format,omitempty"`  // as the OpenAI API has it
 }
 
 // Request is one normalized execution.

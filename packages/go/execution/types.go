@@ -113,8 +113,9 @@ func (c CancelCause) Code() Code {
 
 // Model is one thing that a provider can be asked to run.
 type Model struct {
-	Name   string
-	Loaded bool // in memory now; false also when the provider doesn't tell
+	Name    string
+	Loaded  bool  // in memory now; false also when the provider doesn't tell
+	Context int64 // longest context in tokens, 0 = the provider doesn't tell
 }
 
 // Capabilities is what a provider said of itself when it was last asked.
@@ -162,6 +163,15 @@ type TunnelSink interface {
 	Body(p []byte) error
 	// Usage reports token counts that were seen beside the body; at most once a tunnel.
 	Usage(u Usage) error
+}
+
+// Commander is a provider that answers questions of the node's operator, beside its executions.
+type Commander interface {
+	Provider
+	// Command sends one request of a closed list that the adapter knows (Ollama: GET /api/version, /api/tags, /api/ps;
+	// POST /api/show) and passes the response on, as Tunnel does. It takes no place. Whatever isn't on the list is a
+	// *Failure of the code bad_request, and nothing is sent.
+	Command(ctx context.Context, req *TunnelRequest, sink TunnelSink) error
 }
 
 // Tunneler is a provider that carries HTTP requests byte for byte.

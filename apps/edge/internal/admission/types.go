@@ -34,6 +34,7 @@ type Adapter struct {
 	Reason     string // why it isn't available
 	Models     []execution.Model
 	Targets    []string
+	AllowPaths []string // provider paths beyond those of its kind
 }
 
 // Offers reports whether the adapter can be asked for target: by its configured targets if it has any, else by the

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"iop/apps/edge/internal/dialect"
 	"iop/packages/go/execution"
 )
 
@@ -76,6 +77,9 @@ func badRequest(param, text string) *refusal {
 	return &refusal{failure: execution.Failf(execution.CodeBadRequest, execution.OriginCaller, "%s", text),
 		status: http.StatusBadRequest, param: param}
 }
+
+// badField refuses a body for what is wrong in it.
+func badField(r *dialect.Refusal) *refusal { return badRequest(r.Field, r.Text) }
 
 func notFound(text string) *refusal {
 	ref := badRequest("", text)

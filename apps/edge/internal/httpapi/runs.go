@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"iop/apps/edge/internal/dialect"
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
@@ -42,7 +43,7 @@ const maxDeadline = 24 * time.Hour
 // parseRun reads a run request. A refusal names the field.
 func parseRun(body []byte) (*runRequest, *refusal) {
 	r := &runRequest{}
-	ref := object("", body, func(name string) any {
+	bad := dialect.Object("", body, func(name string) any {
 		switch name {
 		case "run_id":
 			return &r.RunID
@@ -73,8 +74,8 @@ func parseRun(body []byte) (*runRequest, *refusal) {
 		}
 		return nil
 	})
-	if ref != nil {
-		return nil, ref
+	if bad != nil {
+		return nil, badField(bad)
 	}
 	return r, r.check()
 }

@@ -3,9 +3,9 @@ package httpapi
 import (
 	"encoding/json"
 	"net/http"
-	"strings"
 	"time"
 
+	"iop/apps/edge/internal/dialect"
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/execution"
 )
@@ -132,11 +132,8 @@ func (s *eventStream) write(name string, data eventData) error {
 
 // wholeRun collects a run's events into one object. It implements service.EventSink.
 type wholeRun struct {
-	out       *sink
-	text      strings.Builder
-	reasoning strings.Builder
-	model     string
-	calls     []wholeCall
+	dialect.Whole
+	out *sink
 }
 
 type wholeCall struct {
@@ -145,41 +142,11 @@ type wholeCall struct {
 	Arguments string `json:"arguments"`
 }
 
-// maxWhole bounds what is collected for a caller that doesn't stream, in bytes of text and arguments.
-const maxWhole = 64 << 20
-
 // Placed implements service.EventSink.
 func (r *wholeRun) Placed(nodeID string, queued time.Duration) { r.out.Placed(nodeID, queued) }
 
 // Event implements service.EventSink.
-func (r *wholeRun) Event(_ uint64, e execution.Event) error {
-	switch e.Kind {
-	case execution.EventStart:
-		r.model = e.Model
-	case execution.EventDelta:
-		r.text.WriteString(e.Text)
-	case execution.EventReasoning:
-		r.reasoning.WriteString(e.Text)
-	case execution.EventToolCall:
-		t := e.ToolCall
-		for len(r.calls) <= t.Index {
-			r.calls = append(r.calls, wholeCall{})
-		}
-		call := &r.calls[t.Index]
-		if t.ID != "" {
-			call.ID, call.Name = t.ID, t.Name
-		}
-		call.Arguments += t.Arguments
-	}
-	size := r.text.Len() + r.reasoning.Len()
-	for i := range r.calls {
-		size += len(r.calls[i].Arguments)
-	}
-	if size > maxWhole {
-		return execution.Failf(execution.CodeLimitExceeded, execution.OriginEdge, "the answer is longer than %d bytes; ask for a stream", maxWhole)
-	}
-	return nil
-}
+func (r *wholeRun) Event(_ uint64, e execution.Event) error { return r.Whole.Event(e) }
 
 // runResult is the answer to a run that doesn't stream.
 type runResult struct {
@@ -197,6 +164,10 @@ type runResult struct {
 }
 
 func (r *wholeRun) result(o *service.Outcome) runResult {
-	return runResult{RunID: o.RunID, SessionID: o.SessionID, Node: o.NodeID, Adapter: o.Adapter, Target: o.Target, Model: r.model,
-		Text: r.text.String(), Reasoning: r.reasoning.String(), ToolCalls: r.calls, FinishReason: o.FinishReason, Usage: viewUsage(o.Usage)}
+	var calls []wholeCall
+	for _, c := range r.Calls {
+		calls = append(calls, wholeCall(c))
+	}
+	return runResult{RunID: o.RunID, SessionID: o.SessionID, Node: o.NodeID, Adapter: o.Adapter, Target: o.Target, Model: r.Model,
+		Text: r.Text.String(), Reasoning: r.Reasoning.String(), ToolCalls: calls, FinishReason: o.FinishReason, Usage: viewUsage(o.Usage)}
 }

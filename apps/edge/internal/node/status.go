@@ -89,7 +89,7 @@ func combine(p *config.Projection, reported []*pb.AdapterState, missing string) 
 
 func combineOne(told *config.ProjectedAdapter, said *pb.AdapterState, missing string) adapterStatus {
 	a := adapterStatus{version: "unknown", Adapter: admission.Adapter{
-		Name: told.Name, Kind: told.Kind, Revision: told.Revision, Capacity: told.MaxConcurrency,
+		Name: told.Name, Kind: told.Kind, Revision: told.Revision, Capacity: told.MaxConcurrency, AllowPaths: told.AllowPaths,
 		Targets: told.Targets,
 	}}
 	if said == nil {
@@ -122,7 +122,7 @@ func models(ms []*pb.ModelState) []execution.Model {
 		if len(m.GetName()) > maxModel {
 			continue
 		}
-		out = append(out, execution.Model{Name: m.GetName(), Loaded: m.GetLoaded()})
+		out = append(out, execution.Model{Name: m.GetName(), Loaded: m.GetLoaded(), Context: max(m.GetContext(), 0)})
 	}
 	return out
 }

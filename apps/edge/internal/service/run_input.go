@@ -57,7 +57,7 @@ func jsonOf(v any, empty bool) (string, error) {
 }
 
 func messageOf(in *execution.Message) *pb.Message {
-	m := &pb.Message{Role: string(in.Role), ToolCallId: in.ToolCallID, Name: in.Name}
+	m := &pb.Message{Role: string(in.Role), ToolCallId: in.ToolCallID, Name: in.Name, Reasoning: in.Reasoning, Failed: in.Failed}
 	for _, p := range in.Parts {
 		if p.Image != nil {
 			m.Parts = append(m.Parts, &pb.Part{Part: &pb.Part_Image{Image: &pb.Image{MediaType: p.Image.MediaType, Data: p.Image.Data}}})

@@ -400,7 +400,8 @@ func runFromWire(open *pb.RunRequest, content []byte, defaults execution.Timers)
 }
 
 func messageFromWire(i int, m *pb.Message) (execution.Message, error) {
-	out := execution.Message{Role: execution.Role(m.GetRole()), ToolCallID: m.GetToolCallId(), Name: m.GetName()}
+	out := execution.Message{Role: execution.Role(m.GetRole()), ToolCallID: m.GetToolCallId(), Name: m.GetName(),
+		Reasoning: m.GetReasoning(), Failed: m.GetFailed()}
 	for j, p := range m.GetParts() {
 		switch v := p.GetPart().(type) {
 		case *pb.Part_Text:

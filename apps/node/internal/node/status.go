@@ -141,7 +141,7 @@ func statesToWire(states []router.State) []*pb.AdapterState {
 			if left -= len(m.Name) + 8; left < 0 {
 				break
 			}
-			a.Models = append(a.Models, &pb.ModelState{Name: cut(m.Name, maxModelName), Loaded: m.Loaded})
+			a.Models = append(a.Models, &pb.ModelState{Name: cut(m.Name, maxModelName), Loaded: m.Loaded, Context: max(m.Context, 0)})
 		}
 		out = append(out, a)
 	}

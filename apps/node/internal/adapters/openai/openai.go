@@ -17,6 +17,7 @@ import (
 
 	"iop/apps/node/internal/adapters/upstream"
 	"iop/packages/go/execution"
+	"iop/packages/go/httprules"
 )
 
 // Config is what the kind takes from an adapter's configuration.
@@ -42,11 +43,7 @@ var (
 )
 
 // Paths returns what may be tunnelled without further configuration.
-func Paths() []string {
-	return []string{
-		"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/models", "/v1/models/*",
-	}
-}
+func Paths() []string { return httprules.KindPaths("openai") }
 
 // New returns the driver; it starts nothing and asks the provider nothing.
 func New(cfg Config) (*Provider, error) {
