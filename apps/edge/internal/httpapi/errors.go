@@ -1,12 +1,12 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"net/http"
 	"strconv"
 	"time"
 
 	"iop/apps/edge/internal/dialect"
+	"iop/apps/edge/internal/dialect/openai"
 	"iop/packages/go/execution"
 )
 
@@ -98,31 +98,6 @@ func maybeSeen(f *execution.Failure, attempts int) bool {
 	return attempts > 0 && !f.NothingSent && !(known && row.neverStarted)
 }
 
-// errorBody is OpenAI's error shape.
-type errorBody struct {
-	Error struct {
-		Message string  `json:"message"`
-		Type    string  `json:"type"`
-		Param   *string `json:"param"`
-		Code    string  `json:"code"`
-	} `json:"error"`
-}
-
-// errorType is the dialect's word for a status; clients of the field branch on it.
-func errorType(status int) string {
-	switch {
-	case status == http.StatusUnauthorized:
-		return "authentication_error"
-	case status == http.StatusForbidden:
-		return "permission_error"
-	case status == http.StatusTooManyRequests:
-		return "rate_limit_error"
-	case status >= 500:
-		return "server_error"
-	}
-	return "invalid_request_error"
-}
-
 // defaultRetryAfter is told with a 503 whose failure doesn't say when to come back.
 const defaultRetryAfter = 5 * time.Second
 
@@ -170,20 +145,7 @@ func retryAfter(status int, f *execution.Failure) time.Duration {
 	return 0
 }
 
+// encodeError is OpenAI's error shape, and that of paths which no endpoint has.
 func encodeError(status int, ref *refusal) []byte {
-	var body errorBody
-	body.Error.Message = ref.failure.Text
-	if body.Error.Message == "" {
-		body.Error.Message = ref.failure.Code.String()
-	}
-	body.Error.Type = errorType(status)
-	body.Error.Code = ref.failure.Code.String()
-	if ref.param != "" {
-		body.Error.Param = &ref.param
-	}
-	text, err := json.Marshal(body)
-	if err != nil { // strings always encode
-		return []byte(`{"error":{"message":"internal error","type":"server_error","param":null,"code":"internal"}}`)
-	}
-	return append(text, '\n')
+	return openai.Chat().EncodeError(status, ref.failure, ref.param)
 }
