@@ -19,6 +19,8 @@ type Grant struct {
 	Place
 	Generation      uint64
 	AdapterRevision uint64
+	Kind            string        // the adapter's, as AllowPaths
+	AllowPaths      []string      // shared, not to be changed
 	Queued          time.Duration // spent waiting, over all attempts of the request
 	Position        int           // in the queue when it first had to wait, from 1; 0 = never waited
 

@@ -21,7 +21,7 @@ func nodeOf(id string, generation uint64, adapters ...Adapter) Node {
 func adapterOf(name string, capacity int, loaded ...string) Adapter {
 	a := Adapter{Name: name, Capacity: capacity, Available: true, Revision: 1}
 	for _, m := range loaded {
-		a.Models = append(a.Models, execution.Model{Name: m, Loaded: true})
+		a.Models = append(a.Models, execution.Model{Name: m, Loaded: true, Context: 4096})
 	}
 	return a
 }

@@ -124,6 +124,8 @@ func (s *Scheduler) grantLocked(p *place, set *candidateSet, r *Request, now tim
 		Place:           Place{p.conn.key.node, p.name},
 		Generation:      p.conn.key.generation,
 		AdapterRevision: p.adapter.Revision,
+		Kind:            p.adapter.Kind,
+		AllowPaths:      p.adapter.AllowPaths,
 		Queued:          r.ticket.waited,
 		Position:        r.ticket.rank,
 		s:               s, p: p, set: set, key: key,

@@ -50,13 +50,13 @@ func (a *Adapter) Offers(target string) bool {
 }
 
 func (a *Adapter) loaded(target string) bool {
-	return slices.Contains(a.Models, execution.Model{Name: target, Loaded: true})
+	return slices.ContainsFunc(a.Models, func(m execution.Model) bool { return m.Loaded && m.Name == target })
 }
 
 func (a *Adapter) equal(o *Adapter) bool {
 	return a.Name == o.Name && a.Kind == o.Kind && a.Revision == o.Revision && a.Capacity == o.Capacity &&
 		a.Available == o.Available && a.Reason == o.Reason &&
-		slices.Equal(a.Models, o.Models) && slices.Equal(a.Targets, o.Targets)
+		slices.Equal(a.Models, o.Models) && slices.Equal(a.Targets, o.Targets) && slices.Equal(a.AllowPaths, o.AllowPaths)
 }
 
 // Place names where a run can execute: one adapter of one node.
