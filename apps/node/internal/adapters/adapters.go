@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"iop/apps/node/internal/adapters/anthropic"
 	"iop/apps/node/internal/adapters/loopback"
 	"iop/apps/node/internal/adapters/openai"
 	"iop/packages/go/execution"
@@ -30,7 +31,7 @@ type Config struct {
 }
 
 // Kinds returns the names of all kinds, sorted.
-func Kinds() []string { return []string{"loopback", "openai"} }
+func Kinds() []string { return []string{"anthropic", "loopback", "openai"} }
 
 // Build returns the driver of cfg's kind. It starts nothing and asks the provider nothing; a fault of the
 // configuration is an error that names the field.
@@ -46,6 +47,11 @@ func build(cfg Config) (execution.Provider, error) {
 	switch cfg.Kind {
 	case "openai":
 		return openai.New(openai.Config{
+			BaseURL: cfg.BaseURL, MaxConcurrency: cfg.MaxConcurrency, Options: cfg.Options,
+			AllowPaths: cfg.AllowPaths, Connect: cfg.Connect, Log: cfg.Log,
+		})
+	case "anthropic":
+		return anthropic.New(anthropic.Config{
 			BaseURL: cfg.BaseURL, MaxConcurrency: cfg.MaxConcurrency, Options: cfg.Options,
 			AllowPaths: cfg.AllowPaths, Connect: cfg.Connect, Log: cfg.Log,
 		})

@@ -16,8 +16,8 @@ type Answer struct {
 }
 
 // Fetch asks the provider for path by GET, for the node's own use: what a dialect asks a provider about itself. A path
-// that begins with /v1/ belongs to the API and is joined as a request's is; any other is below the provider's root. An
-// answer over max bytes is an error, and so is an end that [Client.Tunnel] would call a failure. It takes a connection
+// that begins with /v1/ belongs to the API and is joined as a request's is; any other is below the provider's root. It
+// may have a query. An answer over max bytes is an error, and so is an end that [Client.Tunnel] would call a failure. It takes a connection
 // of its own: on a kept one the answer to a probe could be lost to the provider's close, and a provider would look
 // down that isn't.
 func (c *Client) Fetch(ctx context.Context, path string, max int) (*Answer, error) {
@@ -28,7 +28,7 @@ func (c *Client) Fetch(ctx context.Context, path string, max int) (*Answer, erro
 	if strings.HasPrefix(path, "/v1/") {
 		prefix, rest = c.base.join(path)
 	}
-	req := &execution.TunnelRequest{Method: http.MethodGet, Header: http.Header{"Accept": {"application/json"}}}
+	req := &execution.TunnelRequest{Method: http.MethodGet, Header: c.header}
 	x := &exchange{pool: c.pool, req: req, own: true}
 	into := &collector{max: max}
 	if err := x.run(ctx, into, prefix, rest); err != nil {

@@ -28,6 +28,7 @@ package upstream
 import (
 	"crypto/x509"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -63,14 +64,16 @@ type Config struct {
 	MaxConcurrency int            // idle connections kept at most; at least 1
 	Connect        time.Duration  // 0 = DefaultConnect
 	RootCAs        *x509.CertPool // nil = the system's
+	Header         http.Header    // goes with the node's own questions (Fetch), as a version of the API
 	Log            zerolog.Logger
 }
 
 // Client sends requests to one provider. Its methods may be called concurrently.
 type Client struct {
-	base  base
-	allow allowList
-	pool  *pool
+	base   base
+	allow  allowList
+	pool   *pool
+	header http.Header // of Fetch
 }
 
 // New returns a client; it starts nothing and dials nothing. An error names the field of the configuration.
@@ -86,7 +89,12 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{base: b, allow: allow, pool: newPool(b, cfg)}, nil
+	header := cfg.Header.Clone()
+	if header == nil {
+		header = http.Header{}
+	}
+	header.Set("Accept", "application/json")
+	return &Client{base: b, allow: allow, pool: newPool(b, cfg), header: header}, nil
 }
 
 // Close closes the idle connections; those in use are closed when they would become idle.
