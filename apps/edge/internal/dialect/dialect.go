@@ -21,6 +21,11 @@ type Request struct {
 
 	// IncludeUsage asks for token counts in a stream, where the API leaves that to the caller.
 	IncludeUsage bool
+
+	// AtOnce, when it isn't "", says that the request asks for nothing that a run would do (Ollama: load or unload a
+	// model): where no adapter that carries the path takes it, its whole answer is what End of [Endpoint.Answer]
+	// appends for a completion with AtOnce as its finish reason, with the status 200. Input is empty then.
+	AtOnce string
 }
 
 // About is what an answer says of itself.
@@ -46,10 +51,13 @@ type Endpoint interface {
 type Answer interface {
 	// ContentType is the answer's.
 	ContentType() string
-	// Event appends what one event looks like: nothing yet, when the answer is one object.
+	// Event appends what one event looks like: nothing yet, when the answer is one object. An error is a
+	// *execution.Failure, and the answer ends as after any other.
 	Event(dst []byte, e execution.Event) ([]byte, error)
-	// End appends what ends a whole answer: its end mark, or the whole object.
-	End(dst []byte, c execution.Completion) []byte
+	// End appends what ends a whole answer: its end mark, or the whole object. An error is a *execution.Failure: what
+	// the provider said can't be told in this API (arguments that aren't an object, where they must be); then what
+	// End returned isn't sent, and the answer ends as after any other failure.
+	End(dst []byte, c execution.Completion) ([]byte, error)
 	// Fail appends how the API tells within a stream that has begun that it failed. What it appends is never an end
 	// mark: no client may take what it has for whole.
 	Fail(dst []byte, f *execution.Failure) []byte
