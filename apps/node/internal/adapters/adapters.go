@@ -13,6 +13,7 @@ import (
 
 	"iop/apps/node/internal/adapters/anthropic"
 	"iop/apps/node/internal/adapters/loopback"
+	"iop/apps/node/internal/adapters/ollama"
 	"iop/apps/node/internal/adapters/openai"
 	"iop/packages/go/execution"
 )
@@ -31,7 +32,7 @@ type Config struct {
 }
 
 // Kinds returns the names of all kinds, sorted.
-func Kinds() []string { return []string{"anthropic", "loopback", "openai"} }
+func Kinds() []string { return []string{"anthropic", "auto", "loopback", "ollama", "openai"} }
 
 // Build returns the driver of cfg's kind. It starts nothing and asks the provider nothing; a fault of the
 // configuration is an error that names the field.
@@ -53,6 +54,15 @@ func build(cfg Config) (execution.Provider, error) {
 	case "anthropic":
 		return anthropic.New(anthropic.Config{
 			BaseURL: cfg.BaseURL, MaxConcurrency: cfg.MaxConcurrency, Options: cfg.Options,
+			AllowPaths: cfg.AllowPaths, Connect: cfg.Connect, Log: cfg.Log,
+		})
+	case "ollama", "auto":
+		auto := cfg.Kind == "auto"
+		if auto && cfg.BaseURL != "" {
+			return nil, errors.New("base_url: the auto kind looks for an Ollama on " + ollama.DefaultURL + "; remove it, or use kind ollama")
+		}
+		return ollama.New(ollama.Config{
+			BaseURL: cfg.BaseURL, Auto: auto, MaxConcurrency: cfg.MaxConcurrency, Options: cfg.Options,
 			AllowPaths: cfg.AllowPaths, Connect: cfg.Connect, Log: cfg.Log,
 		})
 	case "loopback":

@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestBuildsEveryKind(t *testing.T) {
 	for _, kind := range adapters.Kinds() {
 		cfg := adapters.Config{Name: "a", Kind: kind}
-		if kind != "loopback" {
+		if kind != "loopback" && kind != "auto" {
 			cfg.BaseURL = "http://127.0.0.1:1/v1"
 		}
 		p, err := adapters.Build(cfg)
@@ -38,6 +38,7 @@ func TestBuildRefuses(t *testing.T) {
 		`adapter "a": kind "vllm" is unknown`: {Name: "a", Kind: "vllm"},
 		"base_url: missing":                   {Name: "a", Kind: "openai"},
 		"base_url: the loopback kind":         {Name: "a", Kind: "loopback", BaseURL: "http://h"},
+		"base_url: the auto kind":             {Name: "a", Kind: "auto", BaseURL: "http://h"},
 		`options: "x" is unknown`:             {Name: "a", Kind: "openai", BaseURL: "http://h", Options: map[string]string{"x": "1"}},
 		`"x" is unknown`:                      {Name: "a", Kind: "loopback", Options: map[string]string{"x": "1"}},
 		"allow_paths":                         {Name: "a", Kind: "openai", BaseURL: "http://h", AllowPaths: []string{"x"}},
