@@ -15,6 +15,7 @@ import (
 type attempt struct {
 	run   *Run
 	grant *admission.Grant
+	by    carrier
 	node  Node
 
 	stream *transport.Stream
@@ -32,24 +33,26 @@ type attempt struct {
 
 // try spends a grant. Afterwards the run is decided, or goes on to ask for another place.
 func (r *Run) try(g *admission.Grant) {
-	a := &attempt{run: r, grant: g, seq: execution.NewSequence(r.job.kind())}
-	r.placed(g)
+	by := r.job.carrier(g)
+	a := &attempt{run: r, grant: g, by: by, seq: execution.NewSequence(by.kind())}
+	r.placed(g, by)
 	defer a.close()
 	defer r.recovered() // before close: what a panic leaves behind is cleared away like any failure's
 	if a.open() && a.send() {
 		a.receive()
 		if r.decided() {
-			r.job.abort(a)
+			by.abort(a)
 		}
 	}
 }
 
 // placed records where the run went.
-func (r *Run) placed(g *admission.Grant) {
+func (r *Run) placed(g *admission.Grant, by carrier) {
+	r.out.Kind, r.out.BytesIn = by.kind(), sizeOf(by.body())
 	r.out.NodeID, r.out.Adapter, r.out.Generation = g.Node, g.Adapter, g.Generation
 	r.out.Queued = g.Queued
 	r.out.Attempts++
-	r.where.placed(g, r.attempt)
+	r.where.placed(g, r.attempt, by.kind())
 	r.watch.begin(r.attempt, r.service.cfg.DispatchLimit)
 }
 
@@ -92,7 +95,7 @@ func (a *attempt) open() bool {
 		return a.unsent()
 	}
 	r.watch.enter(phaseSent)
-	r.job.placed(a.grant.Node, a.grant.Queued)
+	a.by.placed(a.grant.Node, a.grant.Queued)
 	return true
 }
 
@@ -132,7 +135,7 @@ func (a *attempt) unfit() bool {
 func (a *attempt) receive() {
 	for !a.over && !a.run.decided() {
 		var err error
-		if a.msg, err = read(a.stream, a.run.job.kind()); err != nil {
+		if a.msg, err = read(a.stream, a.by.kind()); err != nil {
 			a.readFailed(err)
 			return
 		}
@@ -192,7 +195,7 @@ func (a *attempt) close() {
 		a.stop()
 	case a.over:
 		a.settle(a.grant.Decided)
-		a.run.service.late.glance(a.stream, a.run.job.kind())
+		a.run.service.late.glance(a.stream, a.by.kind())
 		a.stream.Close()
 	case a.lost:
 		a.settled = true // the fence frees the place, or has done so
@@ -220,7 +223,7 @@ func (a *attempt) settle(how func() bool) {
 func (a *attempt) stop() {
 	_, cause := verdict(a.run.cause())
 	a.node.SendCancel(a.run.id, cause)
-	a.run.service.late.follow(a.stream, a.run.job.kind(), a.grant)
+	a.run.service.late.follow(a.stream, a.by.kind(), a.grant)
 }
 
 // report tells the registry whether the node answers what is sent to it: a heartbeat alone proves nothing (TU-26).

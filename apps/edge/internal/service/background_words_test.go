@@ -53,8 +53,8 @@ func (n *fakeNode) noCancel(runID string) {
 func TestWhoseWordCounts(t *testing.T) {
 	at := func() *whereabouts {
 		w := &whereabouts{}
-		w.init()
-		w.placed(&admission.Grant{Place: admission.Place{Node: "a", Adapter: "p"}, Generation: 5}, 2)
+		w.init(execution.KindRun)
+		w.placed(&admission.Grant{Place: admission.Place{Node: "a", Adapter: "p"}, Generation: 5}, 2, execution.KindRun)
 		return w
 	}
 	for _, c := range []struct {
@@ -79,7 +79,7 @@ func TestWhoseWordCounts(t *testing.T) {
 	if w.hear("a", 6, end("x", 2, statusError, 0)) {
 		t.Error("a second word on the end counts")
 	}
-	w.placed(&admission.Grant{Place: admission.Place{Node: "a", Adapter: "p"}, Generation: 5}, 3)
+	w.placed(&admission.Grant{Place: admission.Place{Node: "a", Adapter: "p"}, Generation: 5}, 3, execution.KindRun)
 	if end, home := w.away(); end != nil || home != nil {
 		t.Error("the end of an attempt is that of the next")
 	}

@@ -24,7 +24,7 @@ func (a *attempt) take(m *message) {
 		a.lastWord()
 		a.failed(failureOf(m.failure()))
 	default:
-		a.run.job.take(a, m)
+		a.by.take(a, m)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // tunnel's connection is aborted, a run's events end with an error.
 type Outcome struct {
 	RunID      string
-	Kind       execution.Kind
+	Kind       execution.Kind // of the last attempt; before the first, what was asked for
 	SessionID  string
 	Principal  string
 	Route      *config.Route // that a tunnel took; nil for a run, or when none was found
@@ -36,7 +36,7 @@ type Outcome struct {
 	Queued    time.Duration // from submission to the last place
 	FirstByte time.Duration // from submission to the head or the first event, 0 = there was none
 	Duration  time.Duration
-	BytesIn   int64 // size of the request body; of a run, as it is sent
+	BytesIn   int64 // size of the request's body, as it was last sent
 	BytesOut  int64 // bytes of the response's body, or of text and arguments, that the sink took
 	Usage     execution.Usage
 }

@@ -36,8 +36,22 @@ type Tunnel struct {
 	Header http.Header // without hop-by-hop fields and without whatever the edge accepts a key in
 	Body   Body        // nil = none
 
+	// Run is the same request as a normalized run, for adapters that don't carry Path; nil = only those that do are
+	// candidates.
+	Run *Alternative
+
 	// Deadline bounds the whole run, waiting included; 0 = none. The route's bounds it, too.
 	Deadline time.Duration
+}
+
+// Alternative is a tunnel's request as a normalized run.
+type Alternative struct {
+	// Input is what the provider is told: Messages, Tools, ToolChoice and Options. Its other fields are filled in here
+	// and at the node.
+	Input *execution.Request
+	// Events takes the answer of an attempt that went as a run, and the tunnel's Sink that of any other: of the two only
+	// one is given more than Placed.
+	Events EventSink
 }
 
 // Sink takes the response of a tunnel. The goroutine that called SubmitProviderTunnel calls its methods, one at a
@@ -57,14 +71,22 @@ type Sink interface {
 }
 
 // SubmitProviderTunnel carries t to a node and the response to sink, in the caller's goroutine, and returns the run's
-// one outcome. When ctx ends, the run is cancelled and the call returns within a second, whatever the node does; the
+// one outcome, whose Kind says how it went in the end: as it is where the adapter that got it carries its path, else as
+// t.Run. When ctx ends, the run is cancelled and the call returns within a second, whatever the node does; the
 // cause of ctx may be an execution.CancelCause, any other means that the caller is gone.
 func (s *Service) SubmitProviderTunnel(ctx context.Context, t *Tunnel, sink Sink) *Outcome {
 	j := &tunnelJob{Tunnel: t, sink: sink, route: t.Route}
+	f := j.alternative(s.cfg.MaxInput)
+	if f == nil {
+		f = j.possible(s.cfg.State())
+	}
 	r := s.newRun(ctx, j, t.deadline(), Outcome{RunID: t.RunID, Kind: execution.KindTunnel, SessionID: t.SessionID,
-		Principal: t.Principal, Route: t.Route, Model: t.Model, Target: t.Target})
+		Principal: t.Principal, Route: t.Route, Model: t.Model, Target: t.Target, BytesIn: sizeOf(t.Body)})
 	r.where.adapter = t.Route.Adapter
-	if f := s.runs.enter(r); f != nil {
+	if f == nil {
+		f = s.runs.enter(r)
+	}
+	if f != nil {
 		r.decide(f)
 		return s.ended(r)
 	}
@@ -81,24 +103,25 @@ func (t *Tunnel) deadline() time.Duration {
 	return t.Route.Deadline
 }
 
-// tunnelJob is a tunnel as a run carries it.
+// tunnelJob is a tunnel as a run carries it. It is its own carrier to an adapter that carries its path.
 type tunnelJob struct {
 	*Tunnel
 	sink  Sink
 	route *config.Route // in the version of the configuration that it was admitted by last
 	resp  response
+	run   *asRun // carries it to the others, nil = nothing does
 }
 
-// kind implements job.
+// kind implements carrier.
 func (j *tunnelJob) kind() execution.Kind { return execution.KindTunnel }
 
-// body implements job.
+// body implements carrier.
 func (j *tunnelJob) body() Body { return j.Body }
 
-// placed implements job.
+// placed implements carrier.
 func (j *tunnelJob) placed(nodeID string, queued time.Duration) { j.sink.Placed(nodeID, queued) }
 
-// open implements job.
+// open implements carrier.
 func (j *tunnelJob) open(r *Run, g *admission.Grant) *pb.WorkOpen {
 	return &pb.WorkOpen{
 		ConnectionGeneration: g.Generation,

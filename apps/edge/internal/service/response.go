@@ -18,7 +18,7 @@ type response struct {
 	flushed time.Time // when the sink last flushed, or the head was written
 }
 
-// take implements job.
+// take implements carrier.
 func (j *tunnelJob) take(a *attempt, m *message) {
 	if m.step == execution.StepBody {
 		j.piece(a, m.body)
@@ -102,7 +102,7 @@ func (j *tunnelJob) end(a *attempt, e *pb.TunnelEnd) {
 	}
 }
 
-// abort lets out what the caller may still have of a response that failed, so that it ends exactly where the
+// abort implements carrier. It lets out what the caller may still have of a response that failed, so that it ends exactly where the
 // provider's did.
 func (j *tunnelJob) abort(a *attempt) {
 	r := a.run

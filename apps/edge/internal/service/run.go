@@ -70,17 +70,13 @@ func (s *Service) newRun(ctx context.Context, j job, limit time.Duration, out Ou
 	}
 	r.ctx, r.end = context.WithCancelCause(ctx)
 	r.watch.expired = r.end
-	r.where.init()
+	r.where.init(out.Kind)
 	if j == nil {
 		return r
 	}
-	state := s.cfg.State()
-	r.version = state.Version
 	r.request = admission.Request{RunID: out.RunID, Principal: out.Principal}
-	j.ask(state, &r.request)
-	if body := j.body(); body != nil {
-		r.out.BytesIn = body.Size()
-	}
+	j.ask(s.cfg.State(), &r.request)
+	r.version = r.request.SetRevision
 	return r
 }
 

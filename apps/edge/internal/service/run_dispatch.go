@@ -59,7 +59,7 @@ func (s *Service) SubmitRun(ctx context.Context, spec *RunSpec, sink EventSink) 
 	if spec.RunID == "" {
 		spec.RunID = NewRunID()
 	}
-	j := &runJob{spec: *spec, sink: sink, only: s.single()}
+	j := &runJob{runWay: runWay{spec: *spec, sink: sink}, only: s.single()}
 	if sink == nil {
 		j.sink = nowhere{}
 	}
@@ -95,7 +95,7 @@ func (s *Service) newNormalized(ctx context.Context, j *runJob) (*Run, *executio
 		id = "" // and so refused
 	}
 	r := s.newRun(ctx, j, spec.Deadline, Outcome{RunID: id, Kind: execution.KindRun, SessionID: spec.SessionID,
-		Principal: spec.Principal, Target: spec.Target, Background: spec.Background})
+		Principal: spec.Principal, Target: spec.Target, Background: spec.Background, BytesIn: sizeOf(j.body())})
 	if f == nil {
 		r.where.adapter = spec.Adapter
 		f = s.runs.enter(r)
@@ -105,33 +105,41 @@ func (s *Service) newNormalized(ctx context.Context, j *runJob) (*Run, *executio
 
 // runJob is a normalized run as a run carries it.
 type runJob struct {
+	runWay
+	only string // the one node that was connected at submission, "" when there were others
+}
+
+// carrier implements job.
+func (j *runJob) carrier(*admission.Grant) carrier { return &j.runWay }
+
+// runWay carries a normalized run.
+type runWay struct {
 	spec  RunSpec
 	sink  EventSink
-	only  string // the one node that was connected at submission, "" when there were others
 	input *bytes.Reader
 	seq   uint64 // of the last event that the sink was given
 }
 
-// kind implements job.
-func (j *runJob) kind() execution.Kind { return execution.KindRun }
+// kind implements carrier.
+func (w *runWay) kind() execution.Kind { return execution.KindRun }
 
-// body implements job.
-func (j *runJob) body() Body {
-	if j.input == nil {
+// body implements carrier.
+func (w *runWay) body() Body {
+	if w.input == nil {
 		return nil // not a nil *bytes.Reader in an interface
 	}
-	return j.input
+	return w.input
 }
 
-// placed implements job.
-func (j *runJob) placed(nodeID string, queued time.Duration) { j.sink.Placed(nodeID, queued) }
+// placed implements carrier.
+func (w *runWay) placed(nodeID string, queued time.Duration) { w.sink.Placed(nodeID, queued) }
 
-// abort implements job: events are never held back.
-func (j *runJob) abort(*attempt) {}
+// abort implements carrier: events are never held back.
+func (w *runWay) abort(*attempt) {}
 
-// open implements job.
-func (j *runJob) open(r *Run, g *admission.Grant) *pb.WorkOpen {
-	s := &j.spec
+// open implements carrier.
+func (w *runWay) open(r *Run, g *admission.Grant) *pb.WorkOpen {
+	s := &w.spec
 	req := &pb.RunRequest{
 		RunId:           s.RunID,
 		Adapter:         g.Adapter,
@@ -149,23 +157,23 @@ func (j *runJob) open(r *Run, g *admission.Grant) *pb.WorkOpen {
 	return &pb.WorkOpen{ConnectionGeneration: g.Generation, Attempt: r.attempt, Work: &pb.WorkOpen_Run{Run: req}}
 }
 
-// take implements job.
-func (j *runJob) take(a *attempt, m *message) {
+// take implements carrier.
+func (w *runWay) take(a *attempt, m *message) {
 	r := a.run
 	switch e := m.event.GetEvent().(type) {
 	case *pb.RunEvent_Start:
-		j.pass(a, execution.Event{Kind: execution.EventStart, Model: shorten(e.Start.GetModel(), maxWord)})
+		w.pass(a, execution.Event{Kind: execution.EventStart, Model: shorten(e.Start.GetModel(), maxWord)})
 	case *pb.RunEvent_Delta:
-		j.pass(a, execution.Event{Kind: execution.EventDelta, Text: e.Delta})
+		w.pass(a, execution.Event{Kind: execution.EventDelta, Text: e.Delta})
 	case *pb.RunEvent_ReasoningDelta:
-		j.pass(a, execution.Event{Kind: execution.EventReasoning, Text: e.ReasoningDelta})
+		w.pass(a, execution.Event{Kind: execution.EventReasoning, Text: e.ReasoningDelta})
 	case *pb.RunEvent_ToolCall:
 		c := e.ToolCall
-		j.pass(a, execution.Event{Kind: execution.EventToolCall, ToolCall: execution.ToolCallDelta{
+		w.pass(a, execution.Event{Kind: execution.EventToolCall, ToolCall: execution.ToolCallDelta{
 			Index: int(c.GetIndex()), ID: c.GetId(), Name: c.GetName(), Arguments: c.GetArgumentsFragment()}})
 	case *pb.RunEvent_Usage:
 		r.out.Usage = usageOf(e.Usage)
-		j.pass(a, execution.Event{Kind: execution.EventUsage, Usage: r.out.Usage})
+		w.pass(a, execution.Event{Kind: execution.EventUsage, Usage: r.out.Usage})
 	case *pb.RunEvent_Complete:
 		a.lastWord()
 		r.succeed(e.Complete.GetFinishReason(), e.Complete.GetUsage())
@@ -188,13 +196,13 @@ func (nowhere) Event(uint64, execution.Event) error { return nil }
 const maxWord = 256
 
 // pass gives the sink an event.
-func (j *runJob) pass(a *attempt, e execution.Event) {
+func (w *runWay) pass(a *attempt, e execution.Event) {
 	r := a.run
 	if !r.out.HeadSent {
 		a.streams()
 	}
-	j.seq++
-	if a.sank(j.sink.Event(j.seq, e)) {
+	w.seq++
+	if a.sank(w.sink.Event(w.seq, e)) {
 		r.out.BytesOut += int64(len(e.Text) + len(e.ToolCall.Arguments))
 	}
 }

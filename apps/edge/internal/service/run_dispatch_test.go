@@ -185,7 +185,7 @@ func TestSingleNodeFallback(t *testing.T) {
 
 // A configured list of targets is no fallback's to pass.
 func TestFallbackStopsAtAllowList(t *testing.T) {
-	j := &runJob{spec: RunSpec{Adapter: "p", Target: "m"}, only: "a"}
+	j := &runJob{runWay: runWay{spec: RunSpec{Adapter: "p", Target: "m"}}, only: "a"}
 	_, match := j.candidates(nil, nil)
 	n := &admission.Node{ID: "a"}
 	if match(n, &admission.Adapter{Name: "p", Targets: []string{"other"}}) || !match(n, &admission.Adapter{Name: "p", Models: []execution.Model{{Name: "other"}}}) ||
@@ -211,7 +211,7 @@ func TestRunPermissions(t *testing.T) {
 		{"some", "p", "m", true}, {"some", "p", "x", false}, {"some", "q", "m", false}, {"some", "q", "named", true},
 		{"some", "q", "z", true}, {"star", "p", "whatever", true}, {"star", "q", "whatever", false},
 	} {
-		j := &runJob{spec: RunSpec{Principal: c.principal, Adapter: c.adapter, Target: c.target}, only: "b"}
+		j := &runJob{runWay: runWay{spec: RunSpec{Principal: c.principal, Adapter: c.adapter, Target: c.target}}, only: "b"}
 		routes, f := j.admissible(state)
 		if (f == nil) != c.want || f != nil && f.Code != execution.CodeUnknownAdapter {
 			t.Errorf("%+v: %v", c, f)

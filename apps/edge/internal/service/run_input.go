@@ -110,10 +110,12 @@ func (s *RunSpec) check() *execution.Failure {
 			return badRequest("metadata: keys must not be empty, and keys and values must be UTF-8")
 		}
 	}
-	req := *s.Input
-	req.Target = s.Target
-	if err := req.Check(); err != nil {
-		return execution.AsFailure(err, execution.OriginCaller)
-	}
-	return nil
+	return checkInput(s.Input, s.Target)
+}
+
+// checkInput refuses what no provider could be told.
+func checkInput(input *execution.Request, target string) *execution.Failure {
+	req := *input
+	req.Target = target
+	return execution.AsFailure(req.Check(), execution.OriginCaller)
 }

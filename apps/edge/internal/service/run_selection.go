@@ -19,6 +19,7 @@ const (
 
 // ask implements job.
 func (j *runJob) ask(state *config.State, r *admission.Request) {
+	r.SetRevision = state.Version
 	r.Target, r.Queue, r.Depth, r.Wait = j.spec.Target, "\x00run\x00"+j.spec.Adapter, runQueueDepth, runQueueWait
 	if routes, f := j.admissible(state); f == nil {
 		r.Set, r.Match = j.candidates(state, routes)
@@ -34,7 +35,7 @@ func (j *runJob) readmit(state *config.State, r *admission.Request) (bool, *exec
 	}
 	set, match := j.candidates(state, routes)
 	same := set == r.Set
-	r.Set, r.Match = set, match
+	r.Set, r.SetRevision, r.Match = set, state.Version, match
 	return same, nil
 }
 

@@ -40,9 +40,12 @@ func setOf(route *config.Route, target string) string {
 }
 
 // ask implements job.
-func (j *tunnelJob) ask(_ *config.State, r *admission.Request) {
+func (j *tunnelJob) ask(state *config.State, r *admission.Request) {
+	if state.Route(j.Model) == j.route {
+		r.SetRevision = state.Version
+	}
 	queue := j.route.Queue
-	r.Set, r.Match, r.Target = setOf(j.route, j.Target), Match(j.route, j.Target), j.Target
+	r.Set, r.Match, r.Target = j.set(), j.match(), j.Target
 	r.Queue, r.Depth, r.Wait, r.FailFast = j.route.Model, queue.Depth, queue.Wait, j.route.FailFast
 }
 
@@ -64,8 +67,12 @@ func (j *tunnelJob) readmit(state *config.State, r *admission.Request) (bool, *e
 	}
 	same := sameRoute(route, j.route)
 	j.route = route
+	if f := j.possible(state); f != nil {
+		return false, f
+	}
+	r.SetRevision = state.Version
 	if !same {
-		r.Queue, r.Set, r.Match = route.Model, setOf(route, j.Target), Match(route, j.Target)
+		r.Queue, r.Set, r.Match = route.Model, j.set(), j.match()
 	}
 	return same, nil
 }

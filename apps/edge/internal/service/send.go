@@ -22,7 +22,7 @@ const oneFlush = 12 << 10
 // send writes the open and the body. It doesn't wait for the node's accepted: that would cost a round trip.
 func (a *attempt) send() bool {
 	size := a.run.out.BytesIn
-	open := a.run.job.open(a.run, a.grant)
+	open := a.by.open(a.run, a.grant)
 	if err := a.stream.Append(open); err != nil {
 		return a.unwritten(err)
 	}
@@ -94,7 +94,7 @@ func (r *Run) bodyFailed(err *bodyError) {
 // writeBody writes the body in pieces and its end. The last piece and the end share a write.
 func (a *attempt) writeBody() error {
 	r := a.run
-	total, seq, body := r.out.BytesIn, uint64(1), r.job.body()
+	total, seq, body := r.out.BytesIn, uint64(1), a.by.body()
 	buf := r.service.buffers.Get().(*[]byte)
 	defer r.service.buffers.Put(buf)
 	for sent := int64(0); sent < total; seq++ {

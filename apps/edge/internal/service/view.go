@@ -102,7 +102,7 @@ func (r *Run) view() RunView {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v := r.identity()
-	v.Live, v.State = true, w.state
+	v.Live, v.State, v.Kind = true, w.state, w.kind.String()
 	v.Node, v.Adapter, v.Generation, v.Attempts = w.node, w.adapter, w.generation, int(w.attempt)
 	if r.job == nil && w.state == StateRunning {
 		v.State = StateRecovered
@@ -114,7 +114,7 @@ func (r *Run) view() RunView {
 // identity is what never changes of a run.
 func (r *Run) identity() RunView {
 	o := &r.out
-	return RunView{RunID: o.RunID, Kind: o.Kind.String(), Background: o.Background, Principal: o.Principal,
+	return RunView{RunID: o.RunID, Background: o.Background, Principal: o.Principal,
 		SessionID: o.SessionID, Model: o.Model, Target: o.Target, CreatedAt: r.started}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"iop/apps/edge/internal/admission"
+	"iop/packages/go/execution"
 	pb "iop/proto/iop"
 )
 
@@ -16,6 +17,7 @@ type whereabouts struct {
 
 	mu         sync.Mutex
 	state      RunState
+	kind       execution.Kind // of the last attempt; before the first, what was asked for
 	node       string
 	adapter    string
 	generation uint64 // of the connection that the run was sent on, or adopted by
@@ -26,16 +28,16 @@ type whereabouts struct {
 	left       bool       // the driver looks no more
 }
 
-func (w *whereabouts) init() {
+func (w *whereabouts) init(kind execution.Kind) {
 	w.changed = make(chan struct{}, 1)
-	w.state = StateQueued
+	w.state, w.kind = StateQueued, kind
 }
 
 // placed records a new attempt.
-func (w *whereabouts) placed(g *admission.Grant, attempt uint32) {
+func (w *whereabouts) placed(g *admission.Grant, attempt uint32, kind execution.Kind) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.state, w.placedAt = StateRunning, time.Now()
+	w.state, w.kind, w.placedAt = StateRunning, kind, time.Now()
 	w.node, w.adapter, w.generation, w.attempt = g.Node, g.Adapter, g.Generation, attempt
 	w.home, w.end = nil, nil
 }
