@@ -37,7 +37,7 @@ type answer struct {
 	said    bool // text, reasoning or a call was emitted
 	finish  string
 	done    bool // [DONE] came
-	usage   execution.Usage
+	counter upstream.Counter
 	emitErr error // the emitter wants no more
 	verdict error // what the answer itself says went wrong
 }
@@ -168,7 +168,7 @@ func (a *answer) take(c *chunk) error {
 	if err := c.failure(a.status); err != nil {
 		return a.wrong(err)
 	}
-	upstream.AddUsage(&a.usage, c.Usage)
+	a.counter.Add(c.Usage)
 	if len(c.Choices) == 0 && c.Model == "" {
 		return nil // a sign of life
 	}
@@ -182,7 +182,7 @@ func (a *answer) take(c *chunk) error {
 	if choice == nil {
 		return nil
 	}
-	upstream.AddUsage(&a.usage, choice.Usage)
+	a.counter.Add(choice.Usage)
 	s := choice.Delta
 	if s == nil && !a.said {
 		s = choice.Message // a whole answer
@@ -243,15 +243,16 @@ func (a *answer) end(ctx context.Context, err error) (execution.Completion, erro
 	if a.emitErr != nil {
 		return execution.Completion{}, a.emitErr
 	}
-	if a.usage.Known() {
-		if e := a.out(execution.Event{Kind: execution.EventUsage, Usage: a.usage}); e != nil {
+	usage := a.counter.Usage()
+	if usage.Known() {
+		if e := a.out(execution.Event{Kind: execution.EventUsage, Usage: usage}); e != nil {
 			return execution.Completion{}, e
 		}
 	}
 	if err != nil {
 		return execution.Completion{}, err
 	}
-	return execution.Completion{FinishReason: a.finish, Usage: a.usage}, nil
+	return execution.Completion{FinishReason: a.finish, Usage: usage}, nil
 }
 
 // outcome returns why the answer isn't complete, nil if it is. broken is how the exchange failed.

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"bytes"
-	"encoding/json"
 	"mime"
 	"net/http"
 
@@ -21,7 +20,7 @@ type observer struct {
 	lines lineState
 	name  int // matched bytes of the field name at the beginning of a line
 	json  scanner
-	found execution.Usage
+	found Counter
 }
 
 type bodyForm uint8
@@ -72,7 +71,7 @@ func (o *observer) write(p []byte) {
 }
 
 // usage returns what was counted.
-func (o *observer) usage() execution.Usage { return o.found }
+func (o *observer) usage() execution.Usage { return o.found.Usage() }
 
 // events looks at a piece of an event stream. Most pieces are whole events without a count: those are not looked at
 // byte by byte.
@@ -153,55 +152,5 @@ func (o *observer) endLine(p []byte) []byte {
 	return p[1:]
 }
 
-// counts is a usage object in any of the dialects' shapes.
-type counts struct {
-	Prompt     *int64 `json:"prompt_tokens"`     // chat, completions, embeddings
-	Completion *int64 `json:"completion_tokens"` //
-	Input      *int64 `json:"input_tokens"`      // responses, messages
-	Output     *int64 `json:"output_tokens"`     //
-	CacheRead  *int64 `json:"cache_read_input_tokens"`
-
-	PromptDetails     details `json:"prompt_tokens_details"`
-	InputDetails      details `json:"input_tokens_details"`
-	CompletionDetails details `json:"completion_tokens_details"`
-	OutputDetails     details `json:"output_tokens_details"`
-}
-
-type details struct {
-	Cached    *int64 `json:"cached_tokens"`
-	Reasoning *int64 `json:"reasoning_tokens"`
-}
-
 // take reads one usage object.
-func (o *observer) take(object []byte) { AddUsage(&o.found, object) }
-
-// AddUsage reads a usage object in any of the dialects' shapes and puts what it counts over what u has, member by
-// member. A null, an all-zero record, and what isn't a usage object say nothing. (ST-28)
-func AddUsage(u *execution.Usage, object []byte) {
-	var c counts
-	if len(object) == 0 || object[0] != '{' || json.Unmarshal(object, &c) != nil {
-		return
-	}
-	input, output := first(c.Input, c.Prompt), first(c.Output, c.Completion)
-	if zero(input) && zero(output) {
-		return
-	}
-	*u = execution.Usage{
-		Input:     first(input, u.Input),
-		Output:    first(output, u.Output),
-		Cached:    first(c.PromptDetails.Cached, c.InputDetails.Cached, c.CacheRead, u.Cached),
-		Reasoning: first(c.CompletionDetails.Reasoning, c.OutputDetails.Reasoning, u.Reasoning),
-	}
-}
-
-// first returns the first count that is known and makes sense.
-func first(counts ...*int64) *int64 {
-	for _, n := range counts {
-		if n != nil && *n >= 0 {
-			return n
-		}
-	}
-	return nil
-}
-
-func zero(n *int64) bool { return n == nil || *n == 0 }
+func (o *observer) take(object []byte) { o.found.Add(object) }

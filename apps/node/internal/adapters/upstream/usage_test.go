@@ -86,24 +86,31 @@ func TestUsage(t *testing.T) {
 		"responses":    {plain, `{"object":"response","usage":{"input_tokens":6,"output_tokens":39,"input_tokens_details":{"cached_tokens":0},"output_tokens_details":{"reasoning_tokens":0}}}`, "6 39 0 0"},
 		"completed":    {events, "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":6,\"output_tokens\":39}}}\n\n", "6 39 -1 -1"},
 		"messages": {events, "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"output_tokens\":1,\"cache_read_input_tokens\":4}}}\n\n" +
-			"data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":15}}\n\n", "25 15 4 -1"},
-		"embeddings":      {plain, `{"data":[{"embedding":[0.1,-2e-5]}],"usage":{"prompt_tokens":8,"total_tokens":8}}`, "8 -1 -1 -1"},
-		"blanks":          {plain, " {\n \"usage\" : \t{ \"prompt_tokens\" : 6 , \"completion_tokens\" : 39 } \n}\n", "6 39 -1 -1"},
-		"other nesting":   {plain, `{"metadata":{"usage":{"prompt_tokens":1}},"choices":[{"usage":{"prompt_tokens":2}}],"response":[{"usage":{"prompt_tokens":3}}]}`, unknown},
-		"key as value":    {plain, `{"a":"usage","b":{"prompt_tokens":1},"response":"usage"}`, unknown},
-		"escaped key":     {plain, `{"us\u0061ge":{"prompt_tokens":1},"\"usage":{"prompt_tokens":2}}`, unknown},
-		"longer key":      {plain, `{"usages":{"prompt_tokens":1},"usag":{"prompt_tokens":1},"prompt_usage":{"prompt_tokens":1}}`, unknown},
-		"inner inner":     {plain, `{"response":{"a":{"usage":{"prompt_tokens":1}},"usage":{"input_tokens":5}}}`, "5 -1 -1 -1"},
-		"negative":        {plain, `{"usage":{"prompt_tokens":-4,"completion_tokens":3}}`, "-1 3 -1 -1"},
-		"wrong types":     {plain, `{"usage":{"prompt_tokens":"6"}}`, unknown},
-		"array":           {plain, `["usage",{"usage":{"prompt_tokens":1}}]`, unknown},
-		"brackets inside": {plain, `{"a":"}}]\\","usage":{"x":"}","prompt_tokens":6}}`, "6 -1 -1 -1"},
-		"too large":       {plain, `{"usage":{"x":"` + strings.Repeat("a", maxCapture) + `","prompt_tokens":6}}`, unknown},
-		"empty":           {plain, "", unknown},
-		"not JSON":        {plain, "<html>usage</html>", unknown},
-		"binary type":     {"application/octet-stream", final, unknown},
-		"broken type":     {";;", final, unknown},
-		"charset":         {plain + "; charset=utf-8", final, "65 251 -1 -1"},
+			"data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":15}}\n\n", "29 15 4 -1"},
+		// The Messages API counts the cache beside the input, and each count of its last event is the whole one.
+		"messages, cumulative": {events, `data: {"message":{"usage":{"input_tokens":1,"output_tokens":0,"cache_read_input_tokens":336,"cache_creation_input_tokens":7}}}` + "\n\n" +
+			`data: {"usage":{"input_tokens":3,"output_tokens":15,"output_tokens_details":{"thinking_tokens":9}}}` + "\n\n", "346 15 336 9"},
+		"all from the cache":   {plain, `{"usage":{"input_tokens":0,"output_tokens":0,"cache_read_input_tokens":9}}`, "9 0 9 -1"},
+		"gateway's cache word": {plain, `{"usage":{"prompt_tokens":40,"completion_tokens":2,"cache_read_input_tokens":30}}`, "40 2 30 -1"},
+		"cache without input":  {plain, `{"usage":{"output_tokens":2,"cache_read_input_tokens":30}}`, "-1 2 30 -1"},
+		"a sum too large":      {plain, `{"usage":{"input_tokens":9,"cache_read_input_tokens":9223372036854775807}}`, "9 -1 9223372036854775807 -1"},
+		"embeddings":           {plain, `{"data":[{"embedding":[0.1,-2e-5]}],"usage":{"prompt_tokens":8,"total_tokens":8}}`, "8 -1 -1 -1"},
+		"blanks":               {plain, " {\n \"usage\" : \t{ \"prompt_tokens\" : 6 , \"completion_tokens\" : 39 } \n}\n", "6 39 -1 -1"},
+		"other nesting":        {plain, `{"metadata":{"usage":{"prompt_tokens":1}},"choices":[{"usage":{"prompt_tokens":2}}],"response":[{"usage":{"prompt_tokens":3}}]}`, unknown},
+		"key as value":         {plain, `{"a":"usage","b":{"prompt_tokens":1},"response":"usage"}`, unknown},
+		"escaped key":          {plain, `{"us\u0061ge":{"prompt_tokens":1},"\"usage":{"prompt_tokens":2}}`, unknown},
+		"longer key":           {plain, `{"usages":{"prompt_tokens":1},"usag":{"prompt_tokens":1},"prompt_usage":{"prompt_tokens":1}}`, unknown},
+		"inner inner":          {plain, `{"response":{"a":{"usage":{"prompt_tokens":1}},"usage":{"input_tokens":5}}}`, "5 -1 -1 -1"},
+		"negative":             {plain, `{"usage":{"prompt_tokens":-4,"completion_tokens":3}}`, "-1 3 -1 -1"},
+		"wrong types":          {plain, `{"usage":{"prompt_tokens":"6"}}`, unknown},
+		"array":                {plain, `["usage",{"usage":{"prompt_tokens":1}}]`, unknown},
+		"brackets inside":      {plain, `{"a":"}}]\\","usage":{"x":"}","prompt_tokens":6}}`, "6 -1 -1 -1"},
+		"too large":            {plain, `{"usage":{"x":"` + strings.Repeat("a", maxCapture) + `","prompt_tokens":6}}`, unknown},
+		"empty":                {plain, "", unknown},
+		"not JSON":             {plain, "<html>usage</html>", unknown},
+		"binary type":          {"application/octet-stream", final, unknown},
+		"broken type":          {";;", final, unknown},
+		"charset":              {plain + "; charset=utf-8", final, "65 251 -1 -1"},
 	}
 	for name, k := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -216,7 +223,11 @@ func lastCounts(body []byte) string {
 			if c == nil || v.Message.Usage != nil || zero(first(c.Input, c.Prompt)) {
 				continue
 			}
-			u := execution.Usage{Input: first(c.Input, c.Prompt), Output: first(c.Output, c.Completion),
+			input := *first(c.Input, c.Prompt)
+			if c.CacheRead != nil {
+				input += *c.CacheRead
+			}
+			u := execution.Usage{Input: &input, Output: first(c.Output, c.Completion),
 				Cached: first(c.PromptDetails.Cached, c.InputDetails.Cached, c.CacheRead), Reasoning: first(c.OutputDetails.Reasoning, c.CompletionDetails.Reasoning)}
 			out = show(u)
 		}
