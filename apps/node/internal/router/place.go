@@ -28,13 +28,12 @@ func (r *Router) Take(edge, name string, revision uint64) (*Place, *execution.Fa
 	a := r.findLocked(edge, name)
 	switch {
 	case a == nil:
-		return nil, execution.Failf(execution.CodeUnknownAdapter, execution.OriginNode, "this node has no adapter of that name")
+		return nil, unknownAdapter()
 	case a.revision != revision:
 		return nil, execution.Failf(execution.CodeStaleProjection, execution.OriginNode,
 			"the adapter is at revision %d, the request names %d", a.revision, revision)
 	case a.provider == nil || !a.caps.Available:
-		return nil, execution.Failf(execution.CodeAdapterUnavailable, execution.OriginNode,
-			"the provider is unavailable: %s", a.caps.Reason)
+		return nil, unavailable(a)
 	}
 	p := r.pools[a.pool()]
 	if p == nil {
@@ -96,4 +95,12 @@ func (p *Place) Abandon() bool {
 	pool.abandoned++
 	p.state = placeAbandoned
 	return true
+}
+
+func unknownAdapter() *execution.Failure {
+	return execution.Failf(execution.CodeUnknownAdapter, execution.OriginNode, "this node has no adapter of that name")
+}
+
+func unavailable(a *Adapter) *execution.Failure {
+	return execution.Failf(execution.CodeAdapterUnavailable, execution.OriginNode, "the provider is unavailable: %s", a.caps.Reason)
 }

@@ -43,6 +43,7 @@ type Adapter struct {
 	revision uint64
 	caps     execution.Capabilities
 	places   int  // held and abandoned ones that were taken here
+	borrowed int  // uses of the driver that take no place
 	listed   bool // in a table
 	closed   bool
 }
@@ -114,6 +115,32 @@ func (r *Router) findLocked(edge, name string) *Adapter {
 	return nil
 }
 
+// Borrow returns the driver of the Edge's adapter of that name for a use that takes no place, and keeps it open until
+// back is called, once. What the adapter is at, and whether its provider can be reached, doesn't matter.
+func (r *Router) Borrow(edge, name string) (p execution.Provider, back func(), f *execution.Failure) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.findLocked(edge, name)
+	switch {
+	case a == nil:
+		return nil, nil, unknownAdapter()
+	case a.provider == nil:
+		return nil, nil, unavailable(a)
+	}
+	a.borrowed++
+	return a.provider, func() { r.giveBack(a) }, nil
+}
+
+func (r *Router) giveBack(a *Adapter) {
+	r.mu.Lock()
+	a.borrowed--
+	idle := a.doneLocked()
+	r.mu.Unlock()
+	if idle != nil {
+		idle.Close()
+	}
+}
+
 // Adapters returns the Edge's adapters.
 func (r *Router) Adapters(edge string) []*Adapter {
 	r.mu.Lock()
@@ -149,7 +176,7 @@ func (r *Router) Swap(edge string, next []Entry) {
 
 // doneLocked returns the driver if it must be closed now: once, when nothing lists or uses it any more.
 func (a *Adapter) doneLocked() execution.Provider {
-	if a.listed || a.closed || a.places > 0 || a.provider == nil {
+	if a.listed || a.closed || a.places > 0 || a.borrowed > 0 || a.provider == nil {
 		return nil
 	}
 	a.closed = true

@@ -339,3 +339,44 @@ func TestConcurrentTakes(t *testing.T) {
 		t.Errorf("%d in flight at rest", s.InFlight)
 	}
 }
+
+// A driver that is borrowed stays open when its adapter is removed, takes no place, and can be borrowed of a provider
+// that is down or at its capacity.
+func TestBorrow(t *testing.T) {
+	r := New()
+	d, down := &driver{}, &driver{}
+	r.Swap("e", []Entry{entry("a", 1, 1, d), entryCaps("down", 1, 1, down, execution.Capabilities{Reason: "refused"}),
+		entryCaps("broken", 1, 1, nil, execution.Capabilities{Reason: "no such kind"})})
+	for name, want := range map[string]execution.Code{"b": execution.CodeUnknownAdapter, "broken": execution.CodeAdapterUnavailable} {
+		if _, _, f := r.Borrow("e", name); f == nil || f.Code != want {
+			t.Errorf("Borrow(%s) = %v, want %s", name, f, want)
+		}
+	}
+	if _, _, f := r.Borrow("other", "a"); f == nil || f.Code != execution.CodeUnknownAdapter {
+		t.Errorf("another edge's: %v", f)
+	}
+	place, _ := r.Take("e", "a", 1)
+	p, back, f := r.Borrow("e", "a")
+	if f != nil || p != execution.Provider(d) {
+		t.Fatalf("of a full adapter: %v, %v", p, f)
+	}
+	_, again, _ := r.Borrow("e", "a")
+	if _, backDown, f := r.Borrow("e", "down"); f != nil {
+		t.Errorf("of one that is down: %v", f)
+	} else {
+		backDown()
+	}
+	if n := r.Snapshot("e")[0].InFlight; n != 1 {
+		t.Errorf("%d places are held, want 1", n)
+	}
+	r.Swap("e", nil)
+	place.Release()
+	back()
+	if n := d.closes(); n != 0 {
+		t.Error("closed while it is borrowed")
+	}
+	again()
+	if d.closes() != 1 || down.closes() != 1 {
+		t.Errorf("closed %d and %d times, want once each", d.closes(), down.closes())
+	}
+}
