@@ -71,8 +71,9 @@ func (r *rig) join(id string, generation uint64, capacity int, script func(w *wo
 func (n *fakeNode) publish(capacity int) { n.publishAs(capacity, true) }
 
 func (n *fakeNode) publishAs(capacity int, dispatchable bool) {
+	state := n.rig.state.Load()
 	n.rig.sched.Publish(admission.Node{ID: n.id, Generation: n.generation, Dispatchable: dispatchable, Adapters: []admission.Adapter{{
-		Name: "p", Kind: "loopback", Revision: revision(n.rig.state.Load(), admission.Place{Node: n.id, Adapter: "p"}),
+		Name: "p", Kind: state.Node(n.id).Adapters[0].Kind, Revision: revision(state, admission.Place{Node: n.id, Adapter: "p"}),
 		Capacity: capacity, Available: true,
 	}}})
 }

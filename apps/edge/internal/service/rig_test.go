@@ -44,6 +44,7 @@ type rig struct {
 // setup is what a test may ask of a rig.
 type setup struct {
 	nodes    []string // default: a
+	kinds    []string // of their adapters, in the same order; default: loopback
 	capacity int      // default 4
 	route    string   // further keys of the route, YAML flow style
 	service  Config   // limits
@@ -87,7 +88,11 @@ func edgeConfig(t testing.TB, s setup, target string) *config.Edge {
 	y.WriteString("nodes:\n")
 	for i, id := range s.nodes {
 		fmt.Fprintf(&y, "  - id: %s\n    token_hashes: [{sha256: %064x}]\n", id, i+1)
-		fmt.Fprintf(&y, "    adapters: [{name: p, kind: loopback, max_concurrency: %d}]\n", s.capacity)
+		kind := "loopback"
+		if i < len(s.kinds) {
+			kind = s.kinds[i] + ", base_url: 'http://127.0.0.1:1'"
+		}
+		fmt.Fprintf(&y, "    adapters: [{name: p, kind: %s, max_concurrency: %d}]\n", kind, s.capacity)
 	}
 	fmt.Fprintf(&y, "routes:\n  - {model: m, adapter: p, target: %s%s}\n", target, s.route)
 	e, err := config.ParseEdge(t.TempDir()+"/edge.yaml", []byte(y.String()))

@@ -250,6 +250,7 @@ func TestFenceByConfiguration(t *testing.T) {
 			e.Principals = []config.Principal{{ID: "somebody else", KeyHashes: []string{fmt.Sprintf("%064x", 1)}}}
 		}, code: execution.CodeUnknownModel, attempts: 1},
 		{name: "adapter changed, node not yet", change: func(e *config.Edge) { e.Nodes[0].Adapters[0].MaxConcurrency = 9 }, code: execution.CodeNoNode, attempts: 4},
+		{name: "no adapter carries it", change: func(e *config.Edge) { e.Nodes[0].Adapters[0].Kind = "anthropic" }, code: execution.CodeBadRequest, attempts: 1},
 		{name: "route's nodes changed", change: func(e *config.Edge) { e.Routes[0].Nodes = []string{"a"} }, attempts: 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
