@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"iop/apps/node/internal/adapters/adaptertest"
+	"iop/apps/node/internal/adapters/reply"
 	"iop/apps/node/internal/adapters/upstream"
 	"iop/packages/go/execution"
 )
@@ -29,7 +30,7 @@ func (s script) Close()                                       {}
 
 func (s script) Execute(ctx context.Context, req *execution.Request, emit execution.Emit) (execution.Completion, error) {
 	a := newAnswer(req.RunID, emit)
-	return a.end(ctx, s.play(a))
+	return a.Finish(ctx, s.play(a))
 }
 
 // play gives the answer to the sink as package upstream does.
@@ -89,7 +90,7 @@ func FuzzAnswer(f *testing.F) {
 func TestWholeAnswerOverTheLimit(t *testing.T) {
 	piece := bytes.Repeat([]byte(" "), upstream.MaxPiece)
 	s := script{status: 200, kind: "application/json", pieces: [][]byte{[]byte(`{"choices":`)}}
-	for range maxWhole / upstream.MaxPiece {
+	for range reply.MaxWhole / upstream.MaxPiece {
 		s.pieces = append(s.pieces, piece)
 	}
 	got, _, err := adaptertest.Execute(t, t.Context(), s, adaptertest.Ask("m", "hi"))
@@ -140,7 +141,7 @@ func TestCompressedAnswers(t *testing.T) {
 	for encoding, code := range map[string]execution.Code{"gzip": execution.CodeAdapterDecode, "identity": execution.CodeUpstreamTruncated, "": execution.CodeUpstreamTruncated} {
 		a := newAnswer("r", func(execution.Event) error { return nil })
 		err := a.Head(200, http.Header{"Content-Encoding": {encoding}, "Content-Type": {"text/event-stream"}})
-		_, err = a.end(t.Context(), err)
+		_, err = a.Finish(t.Context(), err)
 		if adaptertest.Code(t, err) != code {
 			t.Errorf("%q: %v", encoding, err)
 		}
@@ -159,7 +160,7 @@ func TestCauseStands(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel(cause)
-	if done, err := a.end(ctx, cause); err != error(cause) || done.FinishReason != "" {
+	if done, err := a.Finish(ctx, cause); err != error(cause) || done.FinishReason != "" {
 		t.Errorf("%+v, %v", done, err)
 	}
 }

@@ -33,5 +33,5 @@ func (p *Provider) Execute(ctx context.Context, req *execution.Request, emit exe
 		Target:        req.Target,
 		Timers:        req.Timers,
 	}, a)
-	return a.end(ctx, err)
+	return a.Finish(ctx, err)
 }
