@@ -12,6 +12,9 @@ const (
 	MaxImage = 20 << 20
 	// MaxTools is how many tools a request may offer.
 	MaxTools = 512
+	// MaxToolName is the longest name of a tool in bytes. Anthropic's API takes as many, and agents use them; OpenAI's
+	// takes 64, which its providers say themselves.
+	MaxToolName = 128
 
 	maxTarget     = 512
 	maxMessages   = 100_000
@@ -75,7 +78,7 @@ func (m *Message) check(i int) error {
 	case m.Name != "" && (len(m.Name) > maxMessageID || !utf8.ValidString(m.Name) || strings.ContainsFunc(m.Name, isControl)):
 		return invalid("messages[%d]: name: must have at most %d bytes and no control characters", i, maxMessageID)
 	}
-	if m.Role != RoleTool && len(m.ToolCalls) == 0 && m.empty() {
+	if m.Role != RoleTool && len(m.ToolCalls) == 0 && m.Reasoning == "" && m.empty() {
 		return invalid("messages[%d]: empty", i)
 	}
 	for j := range m.Parts {
@@ -125,7 +128,7 @@ func (m *Message) checkCalls(i int) error {
 			return invalid("messages[%d].tool_calls[%d]: id: must have 1 to %d bytes", i, j, maxMessageID)
 		case ids[c.ID]:
 			return invalid("messages[%d].tool_calls[%d]: id: given twice", i, j)
-		case !isToolName(c.Name):
+		case !IsToolName(c.Name):
 			return invalid("messages[%d].tool_calls[%d]: name: isn't that of a tool", i, j)
 		case !utf8.ValidString(c.Arguments):
 			return invalid("messages[%d].tool_calls[%d]: arguments: aren't UTF-8", i, j)
@@ -142,8 +145,8 @@ func (r *Request) checkTools() error {
 	names := map[string]bool{}
 	for i, t := range r.Tools {
 		switch {
-		case !isToolName(t.Name):
-			return invalid("tools[%d]: name: must have 1 to %d letters, digits or any of %s", i, maxWord, toolNameMore)
+		case !IsToolName(t.Name):
+			return invalid("tools[%d]: name: must have 1 to %d letters, digits or any of %s", i, MaxToolName, toolNameMore)
 		case names[t.Name]:
 			return invalid("tools[%d]: name: given twice", i)
 		case !utf8.ValidString(t.Description):
@@ -168,7 +171,8 @@ func (r *Request) checkTools() error {
 // toolNameMore is what a tool's name may hold beside letters and digits.
 const toolNameMore = "_-.:/"
 
-func isToolName(s string) bool { return isWord(s, toolNameMore) }
+// IsToolName reports whether a tool may have this name: 1 to [MaxToolName] letters, digits or any of _-.:/.
+func IsToolName(s string) bool { return len(s) <= MaxToolName && isMadeOf(s, toolNameMore) }
 
 func isImageType(s string) bool {
 	kind, ok := strings.CutPrefix(s, "image/")

@@ -17,8 +17,10 @@ func sound() *Request {
 			{Role: RoleTool, ToolCallID: "a", Parts: []Part{{Text: "a cat"}}},
 			{Role: RoleTool, ToolCallID: "b"},
 			{Role: RoleAssistant, Parts: []Part{{Text: "a cat"}}},
+			{Role: RoleAssistant, Reasoning: "is it?"}, // its answer's length ended there
 		},
-		Tools:      []Tool{{Name: "look", Parameters: json.RawMessage(`{"type":"object"}`)}, {Name: "now"}},
+		Tools: []Tool{{Name: "look", Parameters: json.RawMessage(`{"type":"object"}`)}, {Name: "now"},
+			{Name: "mcp__" + strings.Repeat("x", MaxToolName-5)}},
 		ToolChoice: ToolChoice{Mode: ToolNamed, Name: "look"},
 	}
 }
@@ -38,6 +40,7 @@ func TestCheck(t *testing.T) {
 		"messages[0]: empty":                         func(r *Request) { r.Messages[0].Parts = nil },
 		"messages[1]: empty":                         func(r *Request) { r.Messages[1].Parts = []Part{{}, {}} },
 		"messages[5]: empty":                         func(r *Request) { r.Messages[5].Parts = nil },
+		"messages[6]: empty":                         func(r *Request) { r.Messages[6].Reasoning = "" },
 		"messages[1]: tool_calls":                    func(r *Request) { r.Messages[1].ToolCalls = r.Messages[2].ToolCalls },
 		"messages[0]: tool_call_id":                  func(r *Request) { r.Messages[0].ToolCallID = "a" },
 		"messages[3]: tool_call_id":                  func(r *Request) { r.Messages[3].ToolCallID = "" },
@@ -64,6 +67,7 @@ func TestCheck(t *testing.T) {
 		},
 		"tools: more than 512":                  func(r *Request) { r.Tools = make([]Tool, 513) },
 		"tools[1]: name: must have":             func(r *Request) { r.Tools[1].Name = "" },
+		"tools[2]: name: must have":             func(r *Request) { r.Tools[2].Name += "x" },
 		"tools[1]: name: given twice":           func(r *Request) { r.Tools[1].Name = "look" },
 		"tools[1]: description":                 func(r *Request) { r.Tools[1].Description = "\xff" },
 		"tools[0]: parameters":                  func(r *Request) { r.Tools[0].Parameters = json.RawMessage(`[]`) },

@@ -244,8 +244,11 @@ func shown(name string) string {
 }
 
 // isWord reports whether s is letters, digits and what else is allowed, up to maxWord bytes.
-func isWord(s, more string) bool {
-	if s == "" || len(s) > maxWord {
+func isWord(s, more string) bool { return len(s) <= maxWord && isMadeOf(s, more) }
+
+// isMadeOf reports whether s is letters, digits and what else is allowed, and not empty.
+func isMadeOf(s, more string) bool {
+	if s == "" {
 		return false
 	}
 	for i := range len(s) {
