@@ -1,15 +1,39 @@
 package ollama
 
 import (
+	"bytes"
 	"context"
-	"errors"
+	"io"
+	"net/http"
 
 	"iop/packages/go/execution"
 )
 
-// Execute implements [execution.Executor] by a streamed request to /api/chat, which is sent once.
+// Execute implements [execution.Executor] by a streamed request to /api/chat, which is sent once. A model that has to be
+// loaded first takes as long as it takes: only the request's own timers bound the wait. (OL-01)
 func (p *Provider) Execute(ctx context.Context, req *execution.Request, emit execution.Emit) (execution.Completion, error) {
-	return execution.Completion{}, errors.New("not yet")
+	if err := req.Check(); err != nil {
+		return execution.Completion{}, err
+	}
+	text, err := chatBody(req, p.how)
+	if err != nil {
+		return execution.Completion{}, err
+	}
+	a := newAnswer(req.RunID, emit)
+	err = p.client.Tunnel(ctx, &execution.TunnelRequest{
+		Method: http.MethodPost,
+		Path:   "/api/chat",
+		Header: http.Header{
+			"Accept":          {"application/x-ndjson, application/json"},
+			"Accept-Encoding": {"identity"},
+			"Content-Type":    {"application/json"},
+		},
+		Body:          io.NopCloser(bytes.NewReader(text)),
+		ContentLength: int64(len(text)),
+		Target:        req.Target,
+		Timers:        req.Timers,
+	}, a)
+	return a.end(ctx, err)
 }
 
 // refused is a request that nothing was sent of.

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -120,5 +121,14 @@ func (w *wording) set(name, value string) error {
 	if name != "keep_alive" {
 		return fmt.Errorf("%q is unknown; the kinds ollama and auto have keep_alive", name)
 	}
-	return errors.New("keep_alive: not built yet")
+	if n, err := strconv.ParseInt(value, 10, 32); err == nil {
+		w.keepAlive = strconv.FormatInt(n, 10)
+		return nil
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil {
+		return errors.New("keep_alive: must be a time as in 10m, or a number of seconds; 0 = not at all, -1 = for ever")
+	}
+	w.keepAlive = strconv.Quote(d.String())
+	return nil
 }
