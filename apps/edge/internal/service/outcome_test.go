@@ -110,7 +110,8 @@ var (
 var cells = []cell{
 	// sent: the node has the open, or may have it.
 	{name: "sent/link lost", during: linkLost(untilSent), code: execution.CodeNodeLost},
-	{name: "sent/rejected final", work: func(w *work) { w.reject(execution.CodeUnknownAdapter, true) }, code: execution.CodeUnknownAdapter},
+	{name: "sent/rejected final", work: func(w *work) { w.reject(execution.CodeBodyTooLarge, true) }, code: execution.CodeBodyTooLarge},
+	{name: "sent/rejected with the edge's word", work: func(w *work) { w.reject(execution.CodeUnknownAdapter, true) }, code: execution.CodeProtocol},
 	{name: "sent/rejected busy, but started", work: func(w *work) { w.reject(execution.CodeAdapterBusy, false) }, code: execution.CodeAdapterBusy},
 	{name: "sent/dispatch limit", limits: dispatchSoon, code: execution.CodeDispatchTimeout, cancel: pb.CancelCause_CANCEL_CAUSE_DEADLINE},
 	{name: "sent/head", work: func(w *work) { w.head(200) }, code: execution.CodeProtocol, cancel: pb.CancelCause_CANCEL_CAUSE_API},

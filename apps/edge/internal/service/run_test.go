@@ -65,7 +65,7 @@ const (
 
 var runCells = []runCell{
 	{name: "sent/link lost", during: then(at(untilSent), cut), code: execution.CodeNodeLost, only: true},
-	{name: "sent/rejected", work: func(w *work) { w.reject(execution.CodeUnknownAdapter, true) }, code: execution.CodeUnknownAdapter},
+	{name: "sent/rejected", work: func(w *work) { w.reject(execution.CodeBodyTooLarge, true) }, code: execution.CodeBodyTooLarge},
 	{name: "sent/dispatch limit", limits: dispatchSoon, code: execution.CodeDispatchTimeout, cancel: toldDeadline},
 	{name: "sent/start", work: func(w *work) { w.start("m") }, code: execution.CodeProtocol, cancel: toldAPI},
 	{name: "sent/delta", work: func(w *work) { w.delta("x") }, code: execution.CodeProtocol, cancel: toldAPI},

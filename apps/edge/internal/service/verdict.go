@@ -78,6 +78,9 @@ func cancelledByNode(cause pb.CancelCause) *execution.Failure {
 		return &execution.Failure{Code: execution.CodeCancelled, Origin: execution.OriginNode, Text: "the node cancelled the run"}
 	}
 	c := execution.CancelCause(cause)
+	if !nodesToSay(c.Code()) { // had the edge asked for it, the run would have ended with that
+		return notTheirs(c.Code())
+	}
 	f := cancelled(c)
 	f.Origin, f.Text = execution.OriginNode, "the node cancelled the run: "+c.Error()
 	return f
@@ -89,12 +92,16 @@ func failureOfEnd(e *pb.RunEnd) *execution.Failure {
 		return nil
 	}
 	code, why := execution.Code(e.GetCode()), "the execution failed while the connection to its node was lost; the node's store has more"
-	if e.GetStatus() == pb.RunStatus_RUN_STATUS_CANCELLED {
+	cancelled := e.GetStatus() == pb.RunStatus_RUN_STATUS_CANCELLED
+	if cancelled {
 		why = "the node cancelled the run"
 	}
 	switch {
+	case cancelled && code == execution.CodeEdgeDraining: // an earlier edge process had asked for it
+	case e.GetCode() > 0 && e.GetCode() <= 255 && !nodesToSay(code):
+		return notTheirs(code)
 	case e.GetCode() > 0 && e.GetCode() <= 255:
-	case e.GetStatus() == pb.RunStatus_RUN_STATUS_CANCELLED:
+	case cancelled:
 		code = execution.CodeCancelled
 	default:
 		return protocolFailure("the node reported a failure without a code")

@@ -9,11 +9,34 @@ import (
 	pb "iop/proto/iop"
 )
 
-// failureOf translates a node's failure. One without a code breaks the protocol; what it says then isn't passed on.
+// nodesToSay reports whether a code is one that a node may end an execution with: it tells what became of it there. The
+// others are the edge's alone: who may ask and for what, where it goes, and what callers do. A node or its provider that
+// says one of them breaks the contract, or it could tell a caller that its key is wrong, its model unknown or its limit
+// reached, or have its connection cut.
+func nodesToSay(code execution.Code) bool {
+	switch code {
+	case execution.CodeUnauthorized, execution.CodeUnknownModel, execution.CodeUnknownAdapter, execution.CodeLimitExceeded,
+		execution.CodeNoNode, execution.CodeQueueFull, execution.CodeQueueTimeout, execution.CodeEdgeDraining,
+		execution.CodeDispatchTimeout, execution.CodeClientGone, execution.CodeClientSlow:
+		return false
+	}
+	return true
+}
+
+// notTheirs is the failure of an execution that a node ended with a code which isn't its to say.
+func notTheirs(code execution.Code) *execution.Failure {
+	return protocolFailure("the node ended the execution with " + code.String() + ", which isn't a node's to say")
+}
+
+// failureOf translates a node's failure. One without a code, or with one that isn't a node's to say, breaks the
+// protocol; what it says then isn't passed on.
 func failureOf(m *pb.Failure) *execution.Failure {
 	code := m.GetCode()
 	if code <= 0 || code > 255 {
 		return protocolFailure("the node reported a failure without a code")
+	}
+	if !nodesToSay(execution.Code(code)) {
+		return notTheirs(execution.Code(code))
 	}
 	f := &execution.Failure{
 		Code:           execution.Code(code),
