@@ -211,7 +211,7 @@ func TestRunRequestsAreReadStrictly(t *testing.T) {
 		`{"adapter":"a","target":"m","messages":[{"role":"user","content":"hi"}]`:                   "",
 		`{"target":"m","messages":[{"role":"user","content":"hi"}]}`:                                "adapter",
 		`{"adapter":"a","messages":[{"role":"user","content":"hi"}]}`:                               "target",
-		minimal + `,"adaptor":"b"}`:                                                                 "",
+		minimal + `,"adaptor":"b"}`:                                                                 "adaptor",
 		minimal + `,"adapter":"b"}`:                                                                 "adapter", // twice
 		minimal + `,"node":"a b"}`:                                                                  "node",
 		minimal + `,"run_id":7}`:                                                                    "run_id",
@@ -219,9 +219,9 @@ func TestRunRequestsAreReadStrictly(t *testing.T) {
 		minimal + `,"metadata":{"k":1}}`:                                                            "metadata",
 		minimal + `,"options":{"temprature":1}}`:                                                    "options",
 		minimal + `,"tool_choice":"maybe"}`:                                                         "tool_choice",
-		minimal + `,"tools":[{"name":"a","type":"function"}]}`:                                      "tools[0]",
+		minimal + `,"tools":[{"name":"a","type":"function"}]}`:                                      "tools[0].type",
 		message(`{"role":"user","content":7}`):                                                      "messages[0].content",
-		message(`{"role":"user","content":"x","extra":1}`):                                          "messages[0]",
+		message(`{"role":"user","content":"x","extra":1}`):                                          "messages[0].extra",
 		message(`{"role":"user","content":[{"type":"audio"}]}`):                                     "messages[0].content[0].type",
 		message(`{"role":"user","content":[{"type":"image","media_type":"image/png","data":"%"}]}`): "messages[0].content[0].data",
 	} {
