@@ -100,7 +100,7 @@ func TestWording(t *testing.T) {
 	}
 	for _, mode := range []execution.ToolMode{execution.ToolAuto, execution.ToolNone, execution.ToolRequired} {
 		req.Tools, req.ToolChoice.Mode = []execution.Tool{{Name: "f"}}, mode
-		text, err := chatBody(req, wording{maxTokens: "max_tokens"})
+		text, err := chatBody(req, newWording())
 		if err != nil || !strings.Contains(string(text), `"tool_choice":"`+string(mode)+`"`) {
 			t.Errorf("%v: %s", err, text)
 		}
@@ -128,7 +128,7 @@ func TestBodyOfALargeImage(t *testing.T) {
 	req.Messages[0].Parts = append(req.Messages[0].Parts, execution.Part{Image: &execution.Image{MediaType: "image/jpeg", Data: data}})
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	text, err := chatBody(req, wording{maxTokens: "max_tokens"})
+	text, err := chatBody(req, newWording())
 	runtime.ReadMemStats(&after)
 	if err != nil || !json.Valid(text) || !bytes.Contains(text, []byte(base64.StdEncoding.EncodeToString(data))) {
 		t.Fatalf("%v, %d bytes", err, len(text))
@@ -150,7 +150,7 @@ func FuzzBody(f *testing.F) {
 		if req.Check() != nil {
 			return
 		}
-		body, err := chatBody(req, wording{maxTokens: "max_tokens"})
+		body, err := chatBody(req, newWording())
 		if err != nil {
 			t.Fatal(err)
 		}

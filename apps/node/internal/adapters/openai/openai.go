@@ -47,7 +47,7 @@ func Paths() []string { return httprules.KindPaths("openai") }
 
 // New returns the driver; it starts nothing and asks the provider nothing.
 func New(cfg Config) (*Provider, error) {
-	how := wording{maxTokens: "max_tokens"}
+	how := newWording()
 	for _, name := range slices.Sorted(maps.Keys(cfg.Options)) {
 		if err := how.set(name, cfg.Options[name]); err != nil {
 			return nil, fmt.Errorf("options: %w", err)
