@@ -21,10 +21,11 @@ const (
 )
 
 // contexts remembers how long the context of each model is, by the model's digest: a digest never means another model,
-// so each is asked about once.
+// so an answer holds for good.
 type contexts struct {
 	mu    sync.Mutex
 	known map[string]int64 // 0 = the provider doesn't tell, or is being asked
+	turn  int              // where in the list the next model is looked for, so that none that is slow holds up the others
 }
 
 // of returns a model's longest context in tokens, 0 if it isn't known.
@@ -34,21 +35,7 @@ func (c *contexts) of(digest string) int64 {
 	return c.known[digest]
 }
 
-// claim reports whether a model has to be asked about, and that the caller does it.
-func (c *contexts) claim(digest string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, known := c.known[digest]; known {
-		return false
-	}
-	if c.known == nil {
-		c.known = map[string]int64{}
-	}
-	c.known[digest] = 0
-	return true
-}
-
-// note keeps what was told of a model that was claimed.
+// note keeps what was told of a model.
 func (c *contexts) note(digest string, length int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,24 +64,39 @@ func (c *contexts) retain(all []listed) {
 	}
 }
 
-// learn asks about some of the models whose context isn't known yet. Those in memory tell it unasked.
+// next claims a model of the list that has to be asked about, nil if there is none. Those in memory tell unasked.
+func (c *contexts) next(all []listed, loaded map[string]listed) *listed {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range all {
+		m := &all[c.turn%len(all)]
+		c.turn++
+		if _, known := c.known[m.Digest]; known || m.Name == "" || m.Digest == "" || loaded[m.Name].Context > 0 {
+			continue
+		}
+		if c.known == nil {
+			c.known = map[string]int64{}
+		}
+		c.known[m.Digest] = 0
+		return m
+	}
+	return nil
+}
+
+// learn asks about some of the models whose context isn't known yet.
 func (p *Provider) learn(ctx context.Context, all []listed, loaded map[string]listed) {
 	p.contexts.retain(all)
 	ctx, cancel := context.WithTimeout(ctx, showsLimit)
 	defer cancel()
-	asked := 0
-	for _, m := range all {
-		switch {
-		case asked == maxShows || ctx.Err() != nil:
+	for range maxShows {
+		m := p.contexts.next(all, loaded)
+		if m == nil {
 			return
-		case m.Name == "" || m.Digest == "" || loaded[m.Name].Context > 0 || !p.contexts.claim(m.Digest):
-			continue
 		}
-		asked++
 		question, _ := json.Marshal(map[string]string{"model": m.Name}) // a text is always JSON
 		answer, err := p.client.Ask(ctx, "/api/show", question, maxShow)
 		if err != nil {
-			p.contexts.forget(m.Digest)
+			p.contexts.forget(m.Digest) // it is asked about again after the others
 			return
 		}
 		p.contexts.note(m.Digest, readContext(answer))
