@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -18,7 +19,6 @@ type pool struct {
 	connect time.Duration
 	tls     *tls.Config // nil on http://
 	max     int         // idle connections kept
-	keep    time.Duration
 	log     zerolog.Logger
 
 	// Memory that is used again.
@@ -29,19 +29,21 @@ type pool struct {
 	mu     sync.Mutex
 	idle   []*conn // the one used last is at the end
 	timer  *time.Timer
-	fresh  time.Time // until then no connection is kept, see distrust
+	keep   time.Duration // how long a connection may be idle; on http:// it is learned, see trust
+	most   time.Duration // what keep may grow to
+	fresh  time.Time     // until then no connection is kept, see distrust
 	closed bool
 }
 
 func newPool(b base, cfg Config) *pool {
-	p := &pool{base: b, connect: cfg.Connect, max: max(cfg.MaxConcurrency, 1), keep: idleKeepPlain, log: cfg.Log}
+	p := &pool{base: b, connect: cfg.Connect, max: max(cfg.MaxConcurrency, 1), keep: idleKeepPlain, most: idleKeepMost, log: cfg.Log}
 	p.heads.New = func() any { return buffer(outSize) }
 	p.pieces.New = func() any { return buffer(MaxPiece) }
 	if p.connect <= 0 {
 		p.connect = DefaultConnect
 	}
 	if b.tls {
-		p.keep = idleKeepTLS
+		p.keep, p.most = idleKeepTLS, idleKeepTLS
 		// HTTP/1.1 is the only protocol offered: one request owns one connection, which is what makes cancel, cut
 		// and "nothing was sent" exact.
 		p.tls = &tls.Config{ServerName: b.name, RootCAs: cfg.RootCAs, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
@@ -67,25 +69,42 @@ func (p *pool) take() *conn {
 		}
 		c := p.idle[len(p.idle)-1]
 		p.idle = p.idle[:len(p.idle)-1]
+		young, quiet := time.Since(c.idleSince) < p.keep, c.quiet()
+		if young && !quiet {
+			p.distrustLocked()
+		}
 		p.mu.Unlock()
-		if time.Since(c.idleSince) < p.keep && c.quiet() {
+		if young && quiet {
 			c.reused = true
 			return c
-		}
-		if time.Since(c.idleSince) < p.keep {
-			p.distrust()
 		}
 		p.discard(c)
 	}
 }
 
-// distrust says that the provider closed a connection that had just carried an answer, without a word in its head.
-// Some do it always, so that every connection kept is a request that may be lost; for a while none is.
+// trustLocked says that a connection was still there when it had been idle for as long as one is kept: the next ones may
+// be idle for twice as long. A provider that closes idle connections soon shows it while nobody uses them.
+func (p *pool) trustLocked() { p.keep = min(2*p.keep, p.most) }
+
+// distrust is distrustLocked for a connection that its request met closed.
 func (p *pool) distrust() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.distrustLocked()
+}
+
+// distrustLocked says that the provider closed a connection that had just carried an answer, without a word in its
+// head. Some do it always, so that every connection kept is a request that may be lost; for a while none is.
+func (p *pool) distrustLocked() {
+	p.shortenLocked()
 	p.fresh = time.Now().Add(distrustFor)
 	p.log.Debug().Str("provider", p.base.addr).Msg("provider closes connections unannounced; none is kept for a while")
+}
+
+// shortenLocked says that the provider closed a connection while it was idle: none is ever kept for so long again.
+func (p *pool) shortenLocked() {
+	p.most = max(p.keep/4, min(idleKeepPlain, p.most))
+	p.keep = min(p.keep, p.most)
 }
 
 // put keeps a connection for the next request, or closes it.
@@ -116,6 +135,12 @@ func (p *pool) expire() {
 	}
 	expired := append([]*conn(nil), p.idle[:old]...)
 	p.idle = append(p.idle[:0], p.idle[old:]...)
+	switch {
+	case slices.ContainsFunc(expired, func(c *conn) bool { return !c.quiet() }):
+		p.shortenLocked()
+	case old > 0:
+		p.trustLocked()
+	}
 	if len(p.idle) > 0 && !p.closed {
 		p.timer.Reset(p.keep - time.Since(p.idle[0].idleSince))
 	}
