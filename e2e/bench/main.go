@@ -21,6 +21,7 @@ func main() {
 	bin := flag.String("bin", "bin", "directory of iop-edge and iop-node")
 	slice := flag.Duration("slice", 2*time.Second, "length of one slice of load")
 	rounds := flag.Int("rounds", 3, "slices of each way, interleaved")
+	part := flag.String("part", "", "only the parts whose name begins so: requests, streams, paced, idle, far, thin")
 	gate := flag.Bool("gate", false, "exit 1 when a figure misses its goal")
 	role := flag.String("role", "", "internal: be the provider or the proxy")
 	target := flag.String("target", "", "internal: the proxy's target")
@@ -30,7 +31,7 @@ func main() {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer cancel()
-	missed, err := run(ctx, *bin, *slice, *rounds)
+	missed, err := run(ctx, *bin, *part, *slice, *rounds)
 	fail(err)
 	if *gate && missed > 0 {
 		fail(fmt.Errorf("%d figures miss their goal", missed))
@@ -44,7 +45,7 @@ func fail(err error) {
 	}
 }
 
-func run(ctx context.Context, bin string, slice time.Duration, rounds int) (missed int, err error) {
+func run(ctx context.Context, bin, only string, slice time.Duration, rounds int) (missed int, err error) {
 	b, err := newBench(ctx, bin)
 	if err != nil {
 		return 0, err
@@ -53,10 +54,16 @@ func run(ctx context.Context, bin string, slice time.Duration, rounds int) (miss
 	r := &report{}
 	r.title(fmt.Sprintf("IOP beside direct and httputil.ReverseProxy (%s, %d cores, %s)", runtime.Version(), runtime.NumCPU(),
 		time.Now().UTC().Format(time.DateOnly)))
-	for _, part := range []func(context.Context, *report, time.Duration, int) error{
-		b.requests, b.streams, b.paced, b.idle, b.farAway, b.thinLink,
+	for _, part := range []struct {
+		name string
+		run  func(context.Context, *report, time.Duration, int) error
+	}{
+		{"requests", b.requests}, {"streams", b.streams}, {"paced", b.paced}, {"idle", b.idle}, {"far", b.farAway}, {"thin", b.thinLink},
 	} {
-		if err := part(ctx, r, slice, rounds); err != nil {
+		if !strings.HasPrefix(part.name, only) {
+			continue
+		}
+		if err := part.run(ctx, r, slice, rounds); err != nil {
 			return 0, err
 		}
 	}
