@@ -17,6 +17,9 @@ type errorBody struct {
 	} `json:"error"`
 }
 
+// typeServer is the type of errors that aren't the caller's.
+const typeServer = "server_error"
+
 // errorType is the dialect's word for a status; clients of the field branch on it.
 func errorType(status int) string {
 	switch {
@@ -27,18 +30,19 @@ func errorType(status int) string {
 	case status == http.StatusTooManyRequests:
 		return "rate_limit_error"
 	case status >= 500:
-		return "server_error"
+		return typeServer
 	}
 	return "invalid_request_error"
 }
 
-func encodeError(status int, f *execution.Failure, field string) []byte {
+// encodeError returns an error of a type as one line of JSON without its end.
+func encodeError(kind string, f *execution.Failure, field string) []byte {
 	var body errorBody
 	body.Error.Message = f.Text
 	if body.Error.Message == "" {
 		body.Error.Message = f.Code.String()
 	}
-	body.Error.Type = errorType(status)
+	body.Error.Type = kind
 	body.Error.Code = f.Code.String()
 	if field != "" {
 		body.Error.Param = &field
@@ -47,5 +51,5 @@ func encodeError(status int, f *execution.Failure, field string) []byte {
 	if err != nil { // strings always encode
 		return []byte(`{"error":{"message":"internal error","type":"server_error","param":null,"code":"internal"}}`)
 	}
-	return append(text, '\n')
+	return text
 }

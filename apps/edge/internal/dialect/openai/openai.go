@@ -1,8 +1,8 @@
 // Package openai is the OpenAI API over a run: a chat completions request is read into a run, and the run's events are
 // written as the chunks, or the one object, that OpenAI's clients expect.
 //
-// It does no I/O. What OpenAI's other endpoints ask for no run can carry, so only those have an endpoint here that a run
-// serves; their errors look the same.
+// It does no I/O. Chat completions are the one endpoint of this API that a run can serve; the errors of the others look
+// the same.
 package openai
 
 import (
@@ -16,14 +16,17 @@ func Chat() dialect.Endpoint { return chat{} }
 type chat struct{}
 
 // Parse implements [dialect.Endpoint].
-func (chat) Parse([]byte) (*dialect.Request, *dialect.Refusal) {
-	return nil, dialect.Refuse("", "isn't there yet")
-}
+func (chat) Parse(body []byte) (*dialect.Request, *dialect.Refusal) { return parse(body) }
 
 // Answer implements [dialect.Endpoint].
-func (chat) Answer(*dialect.Request, dialect.About) dialect.Answer { return nil }
+func (chat) Answer(r *dialect.Request, about dialect.About) dialect.Answer {
+	if r.Stream {
+		return newStream(about, r.IncludeUsage)
+	}
+	return &whole{about: about}
+}
 
 // EncodeError implements [dialect.Endpoint].
 func (chat) EncodeError(status int, f *execution.Failure, field string) []byte {
-	return encodeError(status, f, field)
+	return append(encodeError(errorType(status), f, field), '\n')
 }
