@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +59,7 @@ func TestRecordSurvivesTheProcess(t *testing.T) {
 	admin := make(chan net.Addr, 1)
 	drain, _, done := start(t, cfg, Options{OnAdmin: func(a net.Addr) { admin <- a }})
 	side, req, _ := e.Accept()
-	if f := req.GetFeatures(); len(f) != 1 || f[0] != pb.Feature_FEATURE_BACKGROUND {
+	if f := req.GetFeatures(); !slices.Contains(f, pb.Feature_FEATURE_BACKGROUND) {
 		t.Errorf("features = %v", f)
 	}
 	side.StartRun("fg").Collect()

@@ -74,7 +74,7 @@ func (x *Executor) place(s *Session, stream *transport.Stream, o order, able fun
 	switch {
 	case x.tombs.has(o.runID, time.Now()):
 		return nil, nil, &execution.Failure{Code: execution.CodeCancelled, Origin: execution.OriginCaller, Text: "cancelled before it started"}
-	case x.running[o.runID] != nil:
+	case x.running[o.runID] != nil || x.commands[o.runID] != nil:
 		return nil, nil, execution.Failf(execution.CodeDuplicateRun, execution.OriginEdge, "an execution with this run_id is running")
 	case x.draining:
 		return nil, nil, execution.Failf(execution.CodeNodeDraining, execution.OriginNode, "the node is stopping")

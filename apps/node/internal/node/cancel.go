@@ -82,6 +82,16 @@ func (s *Session) cancelRun(req *pb.CancelRequest) pb.CancelOutcome {
 		t.cancel(causeFromWire(req.GetCause()))
 		return pb.CancelOutcome_CANCEL_OUTCOME_CANCELLING
 	}
+	if c := x.commands[id]; c != nil && c.session == s {
+		over := c.over
+		x.mu.Unlock()
+		c.cancel(causeFromWire(req.GetCause()))
+		if over {
+			c.stream.Cancel() // nobody wants the rest of its answer
+			return pb.CancelOutcome_CANCEL_OUTCOME_ALREADY_ENDED
+		}
+		return pb.CancelOutcome_CANCEL_OUTCOME_CANCELLING
+	}
 	ended, told := x.lingeringLocked(id), s.told[id]
 	if ended == nil && !told {
 		x.tombs.add(id, time.Now())

@@ -1,8 +1,11 @@
 package node_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -11,21 +14,49 @@ import (
 	pb "iop/proto/iop"
 )
 
-// closedCommands is the documented set of commands that a node executes. Everything else, known to the wire or not,
-// is refused with a reason.
+// closedCommands is the documented set of commands that a node executes, exactly. Everything else, known to the wire or
+// not, is refused with a reason.
 var closedCommands = map[pb.CommandType]bool{
+	pb.CommandType_COMMAND_TYPE_CAPABILITIES:     true,
 	pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS: true,
+	pb.CommandType_COMMAND_TYPE_OLLAMA_API:       true,
+}
+
+// request is a whole command of a type: one that a node with the adapter "a" can do.
+func request(id string, kind pb.CommandType) *pb.NodeCommandRequest {
+	q := &pb.NodeCommandRequest{CommandId: id, Type: kind, SessionId: "s-1"}
+	if kind == pb.CommandType_COMMAND_TYPE_OLLAMA_API {
+		q.Adapter, q.Method, q.Path = "a", "GET", "/api/tags"
+	}
+	return q
+}
+
+// open sends a command.
+func (r *rig) openCommand(q *pb.NodeCommandRequest) *nodetest.Tunnel {
+	r.t.Helper()
+	return r.Open(&pb.WorkOpen{ConnectionGeneration: r.Generation, Work: &pb.WorkOpen_Command{Command: q}})
+}
+
+// nextAnswer reads one message of a command that isn't OLLAMA_API.
+func nextAnswer(tn *nodetest.Tunnel) (*pb.NodeCommandResponse, error) {
+	timer := time.AfterFunc(nodetest.Limit, tn.Cancel)
+	defer timer.Stop()
+	return tn.ReadCommand()
 }
 
 func (r *rig) command(id string, kind pb.CommandType) (first, second *pb.NodeCommandResponse) {
 	r.t.Helper()
-	tn := r.Open(&pb.WorkOpen{ConnectionGeneration: r.Generation, Work: &pb.WorkOpen_Command{Command: &pb.NodeCommandRequest{
-		CommandId: id, Type: kind, SessionId: "s-1",
-	}}})
+	return r.ask(request(id, kind))
+}
+
+// ask sends a command that isn't OLLAMA_API and returns its answer: accepted and the result, or rejected and nil.
+func (r *rig) ask(q *pb.NodeCommandRequest) (first, second *pb.NodeCommandResponse) {
+	r.t.Helper()
+	tn := r.openCommand(q)
 	defer tn.Close()
-	first, err := tn.ReadCommand()
+	first, err := nextAnswer(tn)
 	if err != nil {
-		r.t.Fatalf("command %v: %v", kind, err)
+		r.t.Fatalf("command %v: %v", q.GetType(), err)
 	}
 	if first.GetSeq() != 1 || first.GetSessionId() != "s-1" {
 		r.t.Errorf("first response = %v", first)
@@ -33,21 +64,34 @@ func (r *rig) command(id string, kind pb.CommandType) (first, second *pb.NodeCom
 	if first.GetAccepted() == nil {
 		return first, nil
 	}
-	if second, err = tn.ReadCommand(); err != nil {
-		r.t.Fatalf("command %v: %v", kind, err)
+	if second, err = nextAnswer(tn); err != nil {
+		r.t.Fatalf("command %v: %v", q.GetType(), err)
 	}
-	if second.GetSeq() != 2 || second.GetSessionId() != "s-1" {
-		r.t.Errorf("second response = %v", second)
+	if first.GetAccepted().GetSessionId() != "s-1" || second.GetSeq() != 2 || second.GetSessionId() != "s-1" {
+		r.t.Errorf("responses = %v, %v", first, second)
 	}
 	return first, second
 }
 
-// The set of commands that are executed equals the documented one exactly: every number up to well beyond the list is
-// tried, the removed ones (3 usage status, 4 session list) and unknown ones among them.
+// The set of commands that are executed equals the documented one exactly: every value of the enum and every number up
+// to well beyond it is tried, the removed ones (3 usage status, 4 session list) and unknown ones among them.
 func TestCommandsAreAClosedSet(t *testing.T) {
 	r := newRig(t, &nodetest.Adapter{})
+	values := (pb.CommandType(0)).Descriptor().Values()
+	for i := range values.Len() {
+		if n := pb.CommandType(values.Get(i).Number()); n != 0 && !closedCommands[n] {
+			t.Errorf("%v is on the wire and not in the documented set", n)
+		}
+	}
 	for n := pb.CommandType(-1); n <= 40; n++ {
-		first, second := r.command("c1", n)
+		id := fmt.Sprintf("c%d", n)
+		if n == pb.CommandType_COMMAND_TYPE_OLLAMA_API {
+			if got := r.openCommand(request(id, n)).Collect(); got.Kinds != "ahbe" {
+				t.Errorf("command %v: %q %v", n, got.Kinds, got.Rejected)
+			}
+			continue
+		}
+		first, second := r.command(id, n)
 		if closedCommands[n] {
 			if second == nil || second.GetError() != nil {
 				t.Errorf("command %v: %v, %v", n, first, second)
@@ -95,33 +139,44 @@ func TestTransportStatus(t *testing.T) {
 	}
 }
 
-// At most four commands of a connection are in work; a fifth is told so.
+// At most four commands of a connection are in work; a fifth is told so, and room is made before an answer is read: the
+// edge that has read one may send the next.
 func TestFifthCommandIsOverloaded(t *testing.T) {
-	r := newRig(t, &nodetest.Adapter{})
+	hold := make(chan struct{})
+	r := newRig(t, &nodetest.Adapter{OnCommand: func(_ context.Context, _ *execution.TunnelRequest, sink execution.TunnelSink) error {
+		<-hold
+		return nodetest.Answer(sink, "ok")
+	}})
 	var open []*nodetest.Tunnel
-	for range 4 { // each is in work until the edge closes its stream
-		tn := r.Open(&pb.WorkOpen{ConnectionGeneration: r.Generation, Work: &pb.WorkOpen_Command{Command: &pb.NodeCommandRequest{
-			CommandId: "c1", Type: pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS}}})
-		if _, err := tn.ReadCommand(); err != nil {
-			t.Fatal(err)
-		}
+	for i := range 4 {
+		tn := r.openCommand(request(fmt.Sprintf("c%d", i), pb.CommandType_COMMAND_TYPE_OLLAMA_API))
+		tn.Accepted()
 		open = append(open, tn)
 	}
-	first, _ := r.command("c5", pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS)
-	if c := first.GetRejected().GetFailure().GetCode(); c != pb.FailureCode_FAILURE_CODE_OVERLOADED {
-		t.Errorf("fifth command: %v", first)
+	for _, kind := range []pb.CommandType{pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS, pb.CommandType_COMMAND_TYPE_CAPABILITIES} {
+		first, _ := r.command("c5", kind)
+		if c := first.GetRejected().GetFailure().GetCode(); c != pb.FailureCode_FAILURE_CODE_OVERLOADED || !first.GetRejected().GetNeverStarted() {
+			t.Errorf("fifth command: %v", first)
+		}
 	}
-	for _, tn := range open {
-		tn.Close()
+	r.rejectsCommand(request("c6", pb.CommandType_COMMAND_TYPE_OLLAMA_API), execution.CodeOverloaded)
+	if n := r.inFlight(); n != 0 {
+		t.Errorf("commands hold %d places", n)
 	}
-	nodetest.Eventually(t, "a command is answered again", func() bool {
-		first, _ := r.command("c6", pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS)
-		return first.GetAccepted() != nil
-	})
+	close(hold)
+	for i, tn := range open {
+		if got := tn.Collect(); got.Kinds != "hbe" {
+			t.Errorf("command %d: %q %v", i, got.Kinds, got.Error)
+		}
+		if first, _ := r.command(fmt.Sprintf("d%d", i), pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS); first.GetAccepted() == nil {
+			t.Errorf("the next after an answer: %v", first)
+		}
+	}
+	r.atRest()
 }
 
 func TestCommandIDs(t *testing.T) {
-	r := newRig(t, &nodetest.Adapter{})
+	r := newRig(t, &nodetest.Adapter{OnTunnel: nodetest.Hang, OnCommand: nodetest.Hang})
 	for _, id := range []string{"", "a b", strings.Repeat("x", 65)} {
 		first, _ := r.command(id, pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS)
 		if c := first.GetRejected().GetFailure().GetCode(); c != pb.FailureCode_FAILURE_CODE_BAD_REQUEST {
@@ -135,6 +190,17 @@ func TestCommandIDs(t *testing.T) {
 	if c := first.GetRejected().GetFailure().GetCode(); c != pb.FailureCode_FAILURE_CODE_CANCELLED {
 		t.Errorf("cancelled command: %v", first)
 	}
+	// A cancel names one thing: neither may a command have the id of an execution, nor the other way round, nor two of
+	// either the same.
+	r.Start("r1").Accepted()
+	r.openCommand(request("c1", pb.CommandType_COMMAND_TYPE_OLLAMA_API)).Accepted()
+	for _, id := range []string{"r1", "c1"} {
+		first, _ := r.command(id, pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS)
+		if c := first.GetRejected().GetFailure().GetCode(); c != pb.FailureCode_FAILURE_CODE_DUPLICATE_RUN {
+			t.Errorf("a command %s beside another: %v", id, first)
+		}
+	}
+	r.rejects(r.Start("c1"), execution.CodeDuplicateRun)
 }
 
 // A cancel names one run and touches that run only: without a run_id, with one that can't be, of the removed type or

@@ -56,6 +56,8 @@ type Timers struct {
 	OpenRead     time.Duration // the head of a work stream (10 s)
 	AdapterBuild time.Duration // all adapters of a projection (30 s)
 	Probe        time.Duration // one answer of a provider about itself (5 s)
+	Fresh        time.Duration // the answers that a CAPABILITIES command waits for (3 s)
+	Command      time.Duration // a command from its open to its answer (1 min)
 	ProbeEvery   time.Duration // from one look at the providers to the next (15 s)
 }
 
@@ -70,6 +72,8 @@ func (t Timers) withDefaults() Timers {
 		OpenRead:     cmp.Or(t.OpenRead, 10*time.Second),
 		AdapterBuild: cmp.Or(t.AdapterBuild, 30*time.Second),
 		Probe:        cmp.Or(t.Probe, 5*time.Second),
+		Fresh:        cmp.Or(t.Fresh, 3*time.Second),
+		Command:      cmp.Or(t.Command, time.Minute),
 		ProbeEvery:   cmp.Or(t.ProbeEvery, 15*time.Second),
 	}
 }
@@ -122,8 +126,10 @@ type Executor struct {
 	mu        sync.Mutex
 	serving   *Session // the connection that was told Ready; nil between connections
 	draining  bool
-	running   map[string]*task // by run_id
-	lingering *list.List       // of *task, the oldest first
+	running   map[string]*task    // by run_id
+	lingering *list.List          // of *task, the oldest first
+	commands  map[string]*command // by command_id, until their streams are over
+	asked     int                 // commands in work
 	tombs     tombstones
 	status    uint64        // number of the last NodeStatus
 	quiet     chan struct{} // closed when nothing runs or lingers; nil while nobody asks
@@ -143,7 +149,7 @@ func New(cfg Config) *Executor {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Executor{
 		cfg: cfg, ctx: ctx, stop: stop,
-		running: map[string]*task{}, lingering: list.New(), probing: map[*router.Adapter]chan struct{}{},
+		running: map[string]*task{}, lingering: list.New(), commands: map[string]*command{}, probing: map[*router.Adapter]chan struct{}{},
 	}
 }
 
@@ -155,7 +161,7 @@ func (x *Executor) Drain() {
 	x.sendStatus()
 }
 
-// Quiet returns a channel that is closed once nothing runs and every answer was taken. It is for a draining executor:
+// Quiet returns a channel that is closed once nothing runs, no command is in work and every answer was taken. It is for a draining executor:
 // one that takes new work may not be quiet any more when the caller looks.
 func (x *Executor) Quiet() <-chan struct{} {
 	x.mu.Lock()
@@ -169,7 +175,7 @@ func (x *Executor) Quiet() <-chan struct{} {
 
 // calmLocked tells who waits for it that nothing runs or lingers.
 func (x *Executor) calmLocked() {
-	if x.quiet == nil || len(x.running) > 0 || x.lingering.Len() > 0 {
+	if x.quiet == nil || len(x.running) > 0 || x.lingering.Len() > 0 || x.asked > 0 {
 		return
 	}
 	select {
@@ -179,16 +185,19 @@ func (x *Executor) calmLocked() {
 	}
 }
 
-// CancelAll cancels every execution.
+// CancelAll cancels every execution and every command.
 func (x *Executor) CancelAll(cause execution.CancelCause) {
 	x.mu.Lock()
-	tasks := make([]*task, 0, len(x.running))
+	all := make([]context.CancelCauseFunc, 0, len(x.running)+len(x.commands))
 	for _, t := range x.running {
-		tasks = append(tasks, t)
+		all = append(all, t.cancel)
+	}
+	for _, c := range x.commands {
+		all = append(all, c.cancel)
 	}
 	x.mu.Unlock()
-	for _, t := range tasks {
-		t.cancel(cause)
+	for _, cancel := range all {
+		cancel(cause)
 	}
 }
 
@@ -219,18 +228,21 @@ type Session struct {
 	log        zerolog.Logger
 	ctx        context.Context // of the executions; its cause is why the connection ended
 	cancel     context.CancelCauseFunc
-	commands   chan struct{} // one token per command in work
-	background bool          // background runs were negotiated
+	background bool // background runs were negotiated
+	ollama     bool // the command OLLAMA_API was negotiated
 
 	// guarded by Executor.mu
 	over    bool
 	applied uint64 // the projection in force, 0 = none that this connection sent
 	refused *refusal
 	told    map[string]bool // background runs whose end was told on this connection, and isn't acknowledged
+	asked   int             // commands in work
 }
 
 // Features returns what the node offers at a registration.
-func Features() []pb.Feature { return []pb.Feature{pb.Feature_FEATURE_BACKGROUND} }
+func Features() []pb.Feature {
+	return []pb.Feature{pb.Feature_FEATURE_BACKGROUND, pb.Feature_FEATURE_OLLAMA_COMMAND}
+}
 
 // NewSession returns the session of a connection with that generation, on which both sides offered the features. link
 // is the connection's, and may be one that doesn't run yet.
@@ -239,8 +251,8 @@ func (x *Executor) NewSession(link *transport.Link, generation uint64, features 
 	return &Session{
 		x: x, link: link, generation: generation, since: time.Now(), ctx: ctx, cancel: cancel,
 		background: slices.Contains(features, pb.Feature_FEATURE_BACKGROUND),
+		ollama:     slices.Contains(features, pb.Feature_FEATURE_OLLAMA_COMMAND),
 		log:        x.cfg.Log.With().Uint64("connection_generation", generation).Logger(),
-		commands:   make(chan struct{}, maxCommands),
 	}
 }
 

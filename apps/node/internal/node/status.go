@@ -116,7 +116,8 @@ const (
 	maxReasonText  = 256
 	maxVersionText = 128
 	maxModelName   = 512
-	maxStateBytes  = 768 << 10 // of all model names in one message, whose cap is 1 MiB
+	maxStateBytes  = 768 << 10 // of all models in one message, whose cap is 1 MiB
+	modelBytes     = 20        // of a model beside its name, at most
 )
 
 // statesToWire writes the adapters' states. A list of models that is too long for one message is cut: the edge then
@@ -138,7 +139,7 @@ func statesToWire(states []router.State) []*pb.AdapterState {
 			if len(m.Name) > maxModelName {
 				continue
 			}
-			if left -= len(m.Name) + 8; left < 0 {
+			if left -= len(m.Name) + modelBytes; left < 0 {
 				break
 			}
 			a.Models = append(a.Models, &pb.ModelState{Name: cut(m.Name, maxModelName), Loaded: m.Loaded, Context: max(m.Context, 0)})

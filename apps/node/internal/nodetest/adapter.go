@@ -4,6 +4,7 @@ package nodetest
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -17,12 +18,15 @@ type Adapter struct {
 	OnTunnel func(ctx context.Context, req *execution.TunnelRequest, sink execution.TunnelSink) error
 	// OnExecute is the run; nil emits a start and the text "ok", and finishes with "stop".
 	OnExecute func(ctx context.Context, req *execution.Request, emit execution.Emit) (execution.Completion, error)
+	// OnCommand is the command; nil answers 200 with the method, the path and the body.
+	OnCommand func(ctx context.Context, req *execution.TunnelRequest, sink execution.TunnelSink) error
 	// OnProbe is the probe; nil is available, version "1", with the model "m".
 	OnProbe func(ctx context.Context) execution.Capabilities
 
-	Calls  atomic.Int64 // of Tunnel and Execute
-	Probes atomic.Int64
-	Closes atomic.Int64
+	Calls    atomic.Int64 // of Tunnel and Execute
+	Commands atomic.Int64
+	Probes   atomic.Int64
+	Closes   atomic.Int64
 
 	mu        sync.Mutex
 	now, peak int
@@ -48,6 +52,23 @@ func (a *Adapter) Execute(ctx context.Context, req *execution.Request, emit exec
 		return Say(emit, "ok")
 	}
 	return a.OnExecute(ctx, req, emit)
+}
+
+// Command implements execution.Commander.
+func (a *Adapter) Command(ctx context.Context, req *execution.TunnelRequest, sink execution.TunnelSink) error {
+	a.Commands.Add(1)
+	if a.OnCommand != nil {
+		return a.OnCommand(ctx, req, sink)
+	}
+	said := req.Method + " " + req.Path
+	if req.Body != nil {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return err
+		}
+		said += " " + string(body)
+	}
+	return Answer(sink, said)
 }
 
 func (a *Adapter) count(n int) {

@@ -26,7 +26,7 @@ func Listen(t testing.TB) *Listener {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &Listener{t: t, ln: ln, Features: []pb.Feature{pb.Feature_FEATURE_BACKGROUND}, Adapters: []*pb.AdapterConfig{
+	l := &Listener{t: t, ln: ln, Features: []pb.Feature{pb.Feature_FEATURE_BACKGROUND, pb.Feature_FEATURE_OLLAMA_COMMAND}, Adapters: []*pb.AdapterConfig{
 		{Name: "a", Kind: "loopback", MaxConcurrency: 4, AdapterRevision: 1, Options: []*pb.KeyValue{{Key: "defaults", Value: "delay=0s"}}},
 	}}
 	t.Cleanup(l.Close)
