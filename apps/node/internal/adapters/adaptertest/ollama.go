@@ -2,7 +2,7 @@ package adaptertest
 
 import (
 	"bytes"
-	"slices"
+	"encoding/json"
 	"strings"
 
 	"iop/packages/go/execution"
@@ -19,26 +19,30 @@ func Ollama() Dialect {
 	}
 }
 
-// NDJSONVariants writes lines of JSON in the other forms that mean the same, by their names.
+// NDJSONVariants writes lines of JSON in the other forms that mean the same, by their names. What stands after the last
+// line end stays as it is.
 func NDJSONVariants(stream []byte) map[string][]byte {
-	lines := strings.FieldsFunc(string(stream), func(r rune) bool { return r == '\n' })
-	out := map[string][]byte{"no last line end": bytes.TrimRight(stream, "\n")}
+	end := bytes.LastIndexByte(stream, '\n') + 1
+	lines := strings.FieldsFunc(string(stream[:end]), func(r rune) bool { return r == '\n' })
+	if len(lines) == 0 {
+		return nil
+	}
+	out := map[string][]byte{}
 	for name, form := range map[string]struct{ before, after string }{
 		"LF":            {"", "\n"},
 		"CRLF":          {"", "\r\n"},
 		"blanks around": {" \t", " \t \n"},
 		"blank lines":   {"\n\r\n \n", "\n\n"},
 	} {
-		var b strings.Builder
+		var b bytes.Buffer
 		for _, line := range lines {
 			b.WriteString(form.before + line + form.after)
 		}
-		out[name] = []byte(b.String())
+		b.Write(stream[end:])
+		out[name] = b.Bytes()
 	}
-	for name, form := range out {
-		if slices.Equal(form, stream) {
-			delete(out, name)
-		}
+	if last := lines[len(lines)-1]; end == len(stream) && json.Valid([]byte(last)) {
+		out["no last line end"] = stream[:end-1]
 	}
 	return out
 }

@@ -119,10 +119,8 @@ func (a *answer) take(r *reply) error {
 			return err
 		}
 	}
-	if r.Message != nil {
-		if err := a.say(r.Message); err != nil {
-			return err
-		}
+	if err := a.say(r); err != nil {
+		return err
 	}
 	if r.Done {
 		a.last = *r
@@ -132,10 +130,10 @@ func (a *answer) take(r *reply) error {
 }
 
 // say emits what the model says.
-func (a *answer) say(s *said) error {
+func (a *answer) say(r *reply) error {
 	for _, e := range []execution.Event{
-		{Kind: execution.EventReasoning, Text: s.Thinking},
-		{Kind: execution.EventDelta, Text: s.Content},
+		{Kind: execution.EventReasoning, Text: r.reasoning()},
+		{Kind: execution.EventDelta, Text: r.text()},
 	} {
 		if e.Text == "" {
 			continue
@@ -145,16 +143,8 @@ func (a *answer) say(s *said) error {
 			return err
 		}
 	}
-	pieces := make([]execution.ToolCallPiece, 0, len(s.ToolCalls))
-	for _, c := range s.ToolCalls {
-		index := a.made // a number of its own keeps each call apart, whatever ids the provider gives
-		a.made++
-		piece := execution.ToolCallPiece{Index: &index, ID: c.ID, Name: c.Function.Name, Arguments: string(c.Function.Arguments)}
-		if piece.Arguments == "" {
-			piece.Arguments = "{}"
-		}
-		pieces = append(pieces, piece)
-	}
+	pieces := r.pieces(a.made)
+	a.made += len(pieces)
 	calls, err := a.calls.Add(pieces...)
 	if err != nil {
 		return a.wrong(err)

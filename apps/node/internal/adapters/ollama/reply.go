@@ -11,7 +11,9 @@ import (
 // reply is one line of a streamed answer, or the whole of one that isn't streamed.
 type reply struct {
 	Model      string          `json:"model"`
-	Message    *said           `json:"message"`
+	Message    said            `json:"message"`
+	Response   string          `json:"response"` // of /api/generate, which has its text here
+	Thinking   string          `json:"thinking"` // the same
 	Done       bool            `json:"done"`
 	DoneReason string          `json:"done_reason"`
 	Error      json.RawMessage `json:"error"`
@@ -54,7 +56,27 @@ func (a *arguments) UnmarshalJSON(b []byte) error {
 }
 
 // empty reports whether a line says nothing at all.
-func (r *reply) empty() bool { return r.Model == "" && r.Message == nil && !r.Done }
+func (r *reply) empty() bool {
+	return r.Model == "" && r.text() == "" && r.reasoning() == "" && len(r.Message.ToolCalls) == 0 && !r.Done
+}
+
+func (r *reply) text() string { return r.Message.Content + r.Response }
+
+func (r *reply) reasoning() string { return r.Message.Thinking + r.Thinking }
+
+// pieces returns the calls that a line tells; made is how many came before. A number of its own keeps each call apart,
+// whatever ids the provider gives.
+func (r *reply) pieces(made int) []execution.ToolCallPiece {
+	var out []execution.ToolCallPiece
+	for i, c := range r.Message.ToolCalls {
+		index, arguments := made+i, string(c.Function.Arguments)
+		if arguments == "" {
+			arguments = "{}"
+		}
+		out = append(out, execution.ToolCallPiece{Index: &index, ID: c.ID, Name: c.Function.Name, Arguments: arguments})
+	}
+	return out
+}
 
 // usage returns the counts of an answer's last line. The dialect leaves a count out that is zero, so that zero and
 // unknown look the same. (ST-28)
