@@ -1,16 +1,38 @@
 package anthropic
 
 import (
+	"bytes"
 	"context"
-	"errors"
+	"io"
+	"net/http"
 
 	"iop/packages/go/execution"
 )
 
-// Execute implements [execution.Executor] by a streamed request to /v1/messages, which is sent once.
+// Execute implements [execution.Executor] by a streamed request to /v1/messages, which is sent once. A provider that
+// answers with one JSON object instead of a stream is understood too.
 func (p *Provider) Execute(ctx context.Context, req *execution.Request, emit execution.Emit) (execution.Completion, error) {
-	return execution.Completion{}, errors.New("not yet")
+	if err := req.Check(); err != nil {
+		return execution.Completion{}, err
+	}
+	text, err := messageBody(req, p.how)
+	if err != nil {
+		return execution.Completion{}, err
+	}
+	a := newAnswer(req.RunID, emit)
+	err = p.client.Tunnel(ctx, &execution.TunnelRequest{
+		Method: http.MethodPost,
+		Path:   "/v1/messages",
+		Header: http.Header{
+			"Accept":          {"text/event-stream, application/json"},
+			"Accept-Encoding": {"identity"},
+			"Content-Type":    {"application/json"},
+			versionHeader:     {p.how.version},
+		},
+		Body:          io.NopCloser(bytes.NewReader(text)),
+		ContentLength: int64(len(text)),
+		Target:        req.Target,
+		Timers:        req.Timers,
+	}, a)
+	return a.Finish(ctx, err)
 }
-
-// Probe implements [execution.Provider].
-func (p *Provider) Probe(ctx context.Context) execution.Capabilities { return execution.Capabilities{} }

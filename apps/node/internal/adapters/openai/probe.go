@@ -3,11 +3,10 @@ package openai
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"strings"
 	"time"
 
+	"iop/apps/node/internal/adapters/modellist"
 	"iop/apps/node/internal/adapters/upstream"
 	"iop/packages/go/execution"
 )
@@ -42,69 +41,45 @@ type about struct {
 	version string
 }
 
-// list is the answer to GET /v1/models.
-type list struct {
-	Data []struct {
-		ID      string `json:"id"`
-		OwnedBy string `json:"owned_by"`
-		// Status is how llama.cpp, when it serves several models, says which are in memory.
-		Status *struct {
-			Value string `json:"value"`
-		} `json:"status"`
-	} `json:"data"`
-}
-
 // Probe implements [execution.Provider]: one GET of the list of models, and once in a provider's life one for its
 // version. A provider that wants a key for its list is there all the same.
 func (p *Provider) Probe(ctx context.Context) execution.Capabilities {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
-	answer, err := p.client.Fetch(ctx, "/v1/models", maxList)
-	if err != nil {
+	answer, reason := p.client.Look(ctx, "/v1/models", maxList)
+	if reason != "" {
 		p.about.Store(nil) // what comes back may be another
-		return unavailable(failed(err))
+		return execution.Capabilities{Reason: reason, Version: unknownVersion}
 	}
-	switch s := answer.Status; {
-	case s == 503:
-		p.about.Store(nil)
-		return unavailable("provider is there but not ready (503), it may be loading its model")
-	case s >= 500:
-		return unavailable(fmt.Sprintf("provider answers %d to GET /v1/models", s))
-	case s >= 300 && s < 400:
-		return unavailable(fmt.Sprintf("provider redirects (%d); set base_url to where it redirects to", s))
-	case s != 200:
-		return execution.Capabilities{Available: true, Version: p.version(ctx, answer, &list{})}
+	if answer.Status != 200 {
+		return execution.Capabilities{Available: true, Version: p.version(ctx, familyOf(answer, nil))}
 	}
-	var models list
-	if json.Unmarshal(answer.Body, &models) != nil {
-		return unavailable("answer to GET /v1/models isn't JSON; does base_url point to an OpenAI API?")
+	list, err := modellist.Read(answer.Body)
+	if err != nil {
+		return execution.Capabilities{Reason: "answer to GET /v1/models isn't JSON; does base_url point to an OpenAI API?", Version: unknownVersion}
 	}
-	version := p.version(ctx, answer, &models)
-	return execution.Capabilities{Available: true, Version: version, Models: models.loaded(answer)}
+	kind := familyOf(answer, list)
+	return execution.Capabilities{Available: true, Version: p.version(ctx, kind), Models: models(kind, list)}
 }
 
-// loaded returns the models. llama.cpp and vLLM hold what they list in memory; others don't tell.
-func (l *list) loaded(answer *upstream.Answer) []execution.Model {
-	kind := l.family(answer)
-	models := make([]execution.Model, 0, len(l.Data))
-	for _, m := range l.Data {
-		if m.ID == "" {
-			continue
-		}
+// models returns the models. llama.cpp and vLLM hold what they list in memory; others don't tell.
+func models(kind family, list []modellist.Model) []execution.Model {
+	out := make([]execution.Model, 0, len(list))
+	for _, m := range list {
 		loaded := kind == familyLlamaCpp || kind == familyVLLM
-		if m.Status != nil {
-			loaded = m.Status.Value == "loaded"
+		if m.State != "" {
+			loaded = m.State == "loaded"
 		}
-		models = append(models, execution.Model{Name: m.ID, Loaded: loaded})
+		out = append(out, execution.Model{Name: m.ID, Loaded: loaded, Context: m.Context})
 	}
-	return models
+	return out
 }
 
-func (l *list) family(answer *upstream.Answer) family {
+func familyOf(answer *upstream.Answer, list []modellist.Model) family {
 	if answer.Header.Get("Server") == "llama.cpp" {
 		return familyLlamaCpp
 	}
-	for _, m := range l.Data {
+	for _, m := range list {
 		switch m.OwnedBy {
 		case "llamacpp":
 			return familyLlamaCpp
@@ -118,8 +93,7 @@ func (l *list) family(answer *upstream.Answer) family {
 }
 
 // version returns the provider's version. It is asked for once, where a provider of this family tells it.
-func (p *Provider) version(ctx context.Context, answer *upstream.Answer, models *list) string {
-	kind := models.family(answer)
+func (p *Provider) version(ctx context.Context, kind family) string {
 	if known := p.about.Load(); known != nil && known.family == kind {
 		return known.version
 	}
@@ -160,16 +134,4 @@ func printable(s string) string {
 		}
 		return r
 	}, s)
-}
-
-func unavailable(reason string) execution.Capabilities {
-	return execution.Capabilities{Reason: reason, Version: unknownVersion}
-}
-
-// failed says why a probe got no answer.
-func failed(err error) string {
-	if f, ok := errors.AsType[*execution.Failure](err); ok {
-		return f.Text
-	}
-	return fmt.Sprintf("no answer to GET /v1/models within %v", probeLimit)
 }

@@ -71,6 +71,9 @@ func errorText(value []byte, depth int) string {
 	if json.Unmarshal(value, &text) == nil {
 		return redact(text)
 	}
+	if text = typedText(value); text != "" {
+		return text
+	}
 	var object map[string]json.RawMessage
 	if depth > 2 || json.Unmarshal(value, &object) != nil {
 		return ""
@@ -81,6 +84,22 @@ func errorText(value []byte, depth int) string {
 		}
 	}
 	return ""
+}
+
+// typedText returns what an error of the Messages API says, with its word for the kind: overloaded_error tells more than
+// "Overloaded".
+func typedText(value []byte) string {
+	var e struct {
+		Type  string `json:"type"`
+		Error struct {
+			Type    string `json:"type"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(value, &e) != nil || e.Type != "error" || e.Error.Type == "" || e.Error.Message == "" {
+		return ""
+	}
+	return redact(e.Error.Type + ": " + e.Error.Message)
 }
 
 // redact makes a provider's text fit to be shown: one line, valid, and without words that look like keys.
