@@ -110,7 +110,7 @@ func (m *Message) checkPart(i, j int) error {
 		return invalid("messages[%d].parts[%d]: is a text or an image, not both", i, j)
 	case m.Role != RoleUser && m.Role != RoleTool:
 		return invalid("messages[%d].parts[%d]: only a user or a tool shows an image", i, j)
-	case !isImageType(p.Image.MediaType):
+	case !IsImageType(p.Image.MediaType):
 		return invalid("messages[%d].parts[%d]: the image's media type must be image/…, as in image/png", i, j)
 	case len(p.Image.Data) == 0:
 		return invalid("messages[%d].parts[%d]: the image is empty", i, j)
@@ -174,7 +174,8 @@ const toolNameMore = "_-.:/"
 // IsToolName reports whether a tool may have this name: 1 to [MaxToolName] letters, digits or any of _-.:/.
 func IsToolName(s string) bool { return len(s) <= MaxToolName && isMadeOf(s, toolNameMore) }
 
-func isImageType(s string) bool {
+// IsImageType reports whether s is a media type that an image may have, as in image/png.
+func IsImageType(s string) bool {
 	kind, ok := strings.CutPrefix(s, "image/")
 	return ok && len(s) <= maxImageType && isWord(kind, "+-.")
 }

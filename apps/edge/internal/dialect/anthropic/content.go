@@ -237,8 +237,8 @@ func (t *turn) call(at string, raw []byte) *dialect.Refusal {
 		return ref
 	case c.ID == "" || len(c.ID) > maxID:
 		return dialect.Refuse(at+".id", at+".id: must have 1 to 256 bytes")
-	case c.Name == "":
-		return dialect.Refuse(at+".name", at+".name: missing")
+	case !execution.IsToolName(c.Name):
+		return dialect.Refuse(at+".name", at+".name: isn't that of a tool")
 	}
 	for _, other := range t.calls {
 		if other.ID == c.ID {
@@ -371,7 +371,7 @@ func readBase64(at string, raw []byte) (*execution.Image, *dialect.Refusal) {
 		return nil, dialect.Refuse(at+".data", at+".data: must be the image's bytes in base64")
 	case len(image.Data) > execution.MaxImage:
 		return nil, dialect.Refuse(at+".data", at+".data: the image has more than 20 MiB")
-	case !strings.HasPrefix(image.MediaType, "image/"):
+	case !execution.IsImageType(image.MediaType):
 		return nil, dialect.Refuse(at+".media_type", at+".media_type: must be an image's, as in image/png")
 	}
 	return &image, nil

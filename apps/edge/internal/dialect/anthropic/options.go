@@ -2,6 +2,7 @@ package anthropic
 
 import (
 	"encoding/json"
+	"strconv"
 
 	"iop/apps/edge/internal/dialect"
 	"iop/packages/go/execution"
@@ -13,7 +14,11 @@ type toolList []execution.Tool
 // ReadJSON implements [dialect.Reader].
 func (l *toolList) ReadJSON(at string, raw []byte) *dialect.Refusal {
 	names := map[string]bool{}
+	list := at
 	return dialect.List(at, raw, func(at string, raw []byte) *dialect.Refusal {
+		if len(*l) == execution.MaxTools {
+			return dialect.Refuse(list, list+": more than "+strconv.Itoa(execution.MaxTools))
+		}
 		kind, ref := readType(at, raw)
 		if ref == nil && kind != "" && kind != "custom" {
 			at = dialect.Join(at, "type")

@@ -97,6 +97,9 @@ func (p *parser) finish() (*dialect.Request, *dialect.Refusal) {
 	case len(p.messages.out) == 0:
 		return nil, dialect.Refuse("messages", "messages: missing or empty")
 	}
+	if ref := checkNumbers(&p.options); ref != nil {
+		return nil, ref
+	}
 	r := &dialect.Request{Model: p.model, Stream: p.stream, IncludeUsage: true, HideReasoning: p.thinking.hidden()}
 	in := &r.Input
 	if len(p.system) > 0 {
@@ -129,7 +132,20 @@ func (p *parser) setChoice(in *execution.Request) *dialect.Refusal {
 	return nil
 }
 
-// check leaves nothing to be found out later. What it refuses itself are numbers and sizes out of bounds; the rest was
+func checkNumbers(o *execution.Options) *dialect.Refusal {
+	within := func(n *float64, least, most float64) bool { return n == nil || *n >= least && *n <= most }
+	switch {
+	case !within(o.Temperature, 0, 2): // the API says 1, other providers 2
+		return dialect.Refuse("temperature", "temperature: must be from 0 to 2")
+	case !within(o.TopP, 0, 1):
+		return dialect.Refuse("top_p", "top_p: must be from 0 to 1")
+	case o.TopK != nil && *o.TopK < 0:
+		return dialect.Refuse("top_k", "top_k: must be at least 0")
+	}
+	return nil
+}
+
+// check leaves nothing to be found out later. What it refuses itself are very many messages or images; the rest was
 // refused before, with the caller's own path to it.
 func check(r *dialect.Request) *dialect.Refusal {
 	in := r.Input
