@@ -29,9 +29,13 @@ type Grant struct {
 	p   *place
 	set *candidateSet // nil when adopted
 	key holderKey
+	// account is who holds it, nil when adopted; since is when it was granted.
+	account *account
+	since   time.Time
 
 	// guarded by s.mu
 	state      holding
+	ended      bool // the node has said so
 	decidedAt  time.Time
 	prev, next *Grant // in s.unconfirmed
 }

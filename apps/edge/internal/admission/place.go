@@ -14,11 +14,14 @@ type connKey struct {
 type nodeEntry struct {
 	current *conn
 	floor   uint64 // generations below it are over
+	// breakers are by adapter. Adapters that aren't configured any more leave theirs behind: few, and small.
+	breakers map[string]*breaker
 }
 
 // conn is one connection of a node as far as its places go. Everything here is guarded by Scheduler.mu.
 type conn struct {
 	key       connKey
+	entry     *nodeEntry
 	node      Node // valid when published
 	published bool
 	retired   bool // superseded or fenced
@@ -33,6 +36,7 @@ type place struct {
 	adapter *Adapter // nil = not offered (any more)
 	holders map[holderKey]*Grant
 	sets    map[*candidateSet]struct{} // of which it is a candidate
+	breaker *breaker                   // the adapter's, the same for all connections
 
 	// saturation
 	saturated bool
@@ -58,6 +62,9 @@ func (c *conn) update(n Node) {
 		if p.adapter == nil || is == nil || !p.adapter.equal(is) {
 			p.desaturate()
 		}
+		if p.adapter != nil && is != nil && p.adapter.Revision != is.Revision {
+			p.breaker.reset() // another configuration, another provider
+		}
 		p.adapter = is
 	}
 	for i := range n.Adapters {
@@ -71,7 +78,8 @@ func (c *conn) placeOf(name string) *place {
 	if p := c.find(name); p != nil {
 		return p
 	}
-	p := &place{conn: c, name: name, holders: make(map[holderKey]*Grant), sets: make(map[*candidateSet]struct{})}
+	p := &place{conn: c, name: name, holders: make(map[holderKey]*Grant), sets: make(map[*candidateSet]struct{}),
+		breaker: c.entry.breakerOf(name)}
 	c.places = append(c.places, p)
 	return p
 }
@@ -132,7 +140,7 @@ func (p *place) capacity() int {
 
 // open says that the place, being a candidate, can take one more now.
 func (p *place) open(now time.Time) bool {
-	return len(p.holders) < p.capacity() && (!p.saturated || !now.Before(p.nextGrant))
+	return len(p.holders) < p.capacity() && (!p.saturated || !now.Before(p.nextGrant)) && p.breaker.closed(now)
 }
 
 // Saturated says that the node refused an open as busy though a place seemed free: until an execution there ends or
@@ -177,7 +185,7 @@ func (p *place) desaturate() {
 
 // freeLocked takes the holder out of its place and offers the place in the same breath.
 func (s *Scheduler) freeLocked(g *Grant, now time.Time) {
-	s.dropHolderLocked(g)
+	s.dropHolderLocked(g, now)
 	c := g.p.conn
 	switch {
 	case c.retired:
@@ -193,12 +201,14 @@ func (s *Scheduler) freeLocked(g *Grant, now time.Time) {
 	}
 }
 
-func (s *Scheduler) dropHolderLocked(g *Grant) {
+func (s *Scheduler) dropHolderLocked(g *Grant, now time.Time) {
 	if g.state == heldDecided {
 		s.unconfirmed.remove(g)
 	}
+	g.dropTrialLocked()
 	g.state = heldFree
 	delete(g.p.holders, g.key)
+	g.account.giveBack(now)
 }
 
 func (c *conn) forget(gone *place) {

@@ -17,7 +17,8 @@ type waiter struct {
 	done  chan struct{} // closed when settled
 
 	// guarded by Scheduler.mu until done is closed
-	prev, next *waiter
+	line       *line
+	prev, next *waiter // in the line
 	grant      *Grant
 	refusal    *execution.Failure
 	settled    bool
@@ -80,13 +81,10 @@ func (s *Scheduler) enter(r *Request) (*Grant, *waiter, *execution.Failure) {
 		return nil, nil, f
 	}
 	w := &waiter{req: r, set: set, queue: r.queue(), since: now, limit: r.Wait - r.ticket.waited, done: make(chan struct{})}
-	rank := set.insert(w)
+	rank := s.joinLocked(w, s.accountLocked(r, now))
 	s.queued[w.queue]++
 	if r.ticket.rank == 0 {
 		r.ticket.rank = rank
-	}
-	if set.queued == 1 {
-		s.waiting = append(s.waiting, set)
 	}
 	return nil, w, nil
 }
@@ -128,54 +126,33 @@ func (s *Scheduler) grantLocked(p *place, set *candidateSet, r *Request, now tim
 		AllowPaths:      p.adapter.AllowPaths,
 		Queued:          r.ticket.waited,
 		Position:        r.ticket.rank,
-		s:               s, p: p, set: set, key: key,
+		s:               s, p: p, set: set, key: key, account: s.accountLocked(r, now), since: now,
 	}
+	g.account.take(now)
 	p.holders[key] = g
 	set.granted = true
 	if p.saturated {
 		s.saturateLocked(p, now)
 	}
+	if p.breaker.tripped() {
+		p.breaker.trial = g
+	}
 	return g, nil
 }
 
-// offerLocked gives what is open at the places to those who wait, the earliest first; each takes the best that it can.
+// offerLocked gives what is open at the places to those who wait, in the order of nextLocked; each takes the best that it
+// can.
 func (s *Scheduler) offerLocked(places []*place, now time.Time) {
 	for len(s.waiting) > 0 {
-		var first *waiter
-		for _, p := range places {
-			if !p.open(now) {
-				continue
-			}
-			if w := s.earliestLocked(p); w != nil && (first == nil || w.req.ticket.number < first.req.ticket.number) {
-				first = w
-			}
-		}
-		if first == nil {
+		w := s.nextLocked(places, now)
+		if w == nil {
 			return
 		}
-		first.req.ticket.waited += now.Sub(first.since)
-		first.since = now
-		g, refusal := s.grantLocked(first.set.choose(first.req, now), first.set, first.req, now)
-		s.settleLocked(first, g, refusal, now)
+		w.req.ticket.waited += now.Sub(w.since)
+		w.since = now
+		g, refusal := s.grantLocked(w.set.choose(w.req, now), w.set, w.req, now)
+		s.settleLocked(w, g, refusal, now)
 	}
-}
-
-// earliestLocked returns the first arrival among those who wait in a set that contains p and don't exclude it.
-func (s *Scheduler) earliestLocked(p *place) *waiter {
-	var first *waiter
-	for _, set := range s.waiting {
-		if _, ok := p.sets[set]; !ok {
-			continue
-		}
-		w := set.head
-		for w != nil && w.req.excludes(p) {
-			w = w.next
-		}
-		if w != nil && (first == nil || w.req.ticket.number < first.req.ticket.number) {
-			first = w
-		}
-	}
-	return first
 }
 
 // settleLocked takes w out of its queue and tells it what it got. Unless that is a grant, the caller sees to it that an
@@ -183,27 +160,11 @@ func (s *Scheduler) earliestLocked(p *place) *waiter {
 func (s *Scheduler) settleLocked(w *waiter, g *Grant, refusal *execution.Failure, now time.Time) {
 	w.req.ticket.waited += now.Sub(w.since)
 	w.grant, w.refusal, w.settled = g, refusal, true
-	w.set.remove(w)
+	s.partLocked(w)
 	if s.queued[w.queue]--; s.queued[w.queue] == 0 {
 		delete(s.queued, w.queue)
 	}
-	if w.set.queued == 0 {
-		s.quietLocked(w.set)
-	}
 	close(w.done)
-}
-
-// quietLocked takes a set off the list of those in which somebody waits.
-func (s *Scheduler) quietLocked(set *candidateSet) {
-	last := len(s.waiting) - 1
-	for i, o := range s.waiting {
-		if o == set {
-			s.waiting[i] = s.waiting[last]
-			s.waiting[last] = nil
-			s.waiting = s.waiting[:last]
-			return
-		}
-	}
 }
 
 // leave takes a waiter out whose caller is gone. A place that it was granted at the same moment goes back.
@@ -247,11 +208,13 @@ func (s *Scheduler) refuseHopelessOfLocked(set *candidateSet, now time.Time) {
 		return
 	}
 	set.shrunk = false
-	for w := set.head; w != nil; {
-		next := w.next
-		if w.req.FailFast && !set.hopeful(w.req) {
-			s.settleLocked(w, nil, set.refusal(execution.CodeNoNode, set.queued, now), now)
+	for _, l := range set.lines {
+		for w := l.head; w != nil; {
+			next := w.next
+			if w.req.FailFast && !set.hopeful(w.req) {
+				s.settleLocked(w, nil, set.refusal(execution.CodeNoNode, set.queued, now), now)
+			}
+			w = next
 		}
-		w = next
 	}
 }

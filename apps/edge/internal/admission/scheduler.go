@@ -42,7 +42,13 @@ type Scheduler struct {
 	sets        map[string]*candidateSet
 	sweepAt     int             // number of sets at which the idle ones are looked for
 	waiting     []*candidateSet // the sets in which somebody waits
-	queued      map[string]int  // how many wait, by Request.Queue; no zeros
+	accounts    map[string]*account
+	contending  []*account    // those who wait
+	hold        time.Duration // what an execution is expected to take
+	floor       time.Duration // see floorLocked
+	floorServed bool
+	floorAt     time.Time
+	queued      map[string]int // how many wait, by Request.Queue; no zeros
 	unconfirmed confirmList
 	ignored     Ignored
 }
@@ -56,6 +62,8 @@ func New(cfg Config) *Scheduler {
 		conns:         make(map[connKey]*conn),
 		sets:          make(map[string]*candidateSet),
 		queued:        make(map[string]int),
+		accounts:      make(map[string]*account),
+		hold:          holdFirst,
 		sweepAt:       minSweep,
 	}
 	if s.confirmLimit <= 0 {
@@ -126,9 +134,10 @@ func (s *Scheduler) Fence(node string, generation uint64) {
 	if c == nil {
 		return
 	}
+	now := time.Now()
 	for _, p := range c.places {
 		for _, g := range p.holders {
-			s.dropHolderLocked(g)
+			s.dropHolderLocked(g, now)
 		}
 	}
 	delete(s.conns, c.key)
@@ -149,8 +158,10 @@ func (s *Scheduler) Ended(node string, generation uint64, runID string, attempt 
 	now := time.Now()
 	if g.set != nil {
 		g.set.endings.add(now)
+		s.learnLocked(now.Sub(g.since))
 	}
 	g.p.desaturate()
+	g.ended = true
 	s.freeLocked(g, now)
 	return true
 }
@@ -162,7 +173,7 @@ func (s *Scheduler) Drain() {
 	s.draining = true
 	now := time.Now()
 	for len(s.waiting) > 0 {
-		w := s.waiting[0].head
+		w := s.waiting[0].any()
 		s.settleLocked(w, nil, w.set.refusal(execution.CodeEdgeDraining, w.set.queued, now), now)
 		s.dropUnusedLocked(w.set)
 	}
@@ -192,7 +203,7 @@ func (s *Scheduler) admitLocked(key connKey) *conn {
 	if e.current != nil {
 		s.retireLocked(e)
 	}
-	c := &conn{key: key}
+	c := &conn{key: key, entry: e}
 	e.current = c
 	s.conns[key] = c
 	return c

@@ -22,8 +22,8 @@ type candidateSet struct {
 	turn       int  // where the next search begins, so that ties rotate
 	shrunk     bool // lost a candidate since the hopeless were last looked for
 
-	head, tail *waiter // by arrival
-	queued     int
+	lines  map[*account]*line // those who wait, by principal
+	queued int
 
 	granted  bool // somebody of it was granted a place at some time
 	lastUsed time.Time
@@ -44,7 +44,7 @@ func (s *Scheduler) setLocked(r *Request, now time.Time) *candidateSet {
 		if len(s.sets) >= s.sweepAt {
 			s.sweepLocked(now)
 		}
-		set = &candidateSet{name: r.Set, endings: endings{began: now}}
+		set = &candidateSet{name: r.Set, lines: make(map[*account]*line), endings: endings{began: now}}
 		s.sets[r.Set] = set
 	}
 	if fresh || r.SetRevision > set.revision {
@@ -151,46 +151,12 @@ func (set *candidateSet) hopeful(r *Request) bool {
 	return false
 }
 
-// insert puts w where its arrival belongs and returns its position from 1. Newcomers belong at the end; who comes back
-// belongs near the front, so the search begins at the end that is nearer.
-func (set *candidateSet) insert(w *waiter) int {
-	rank := set.queued + 1
-	after := set.tail
-	if after != nil && after.req.ticket.number > w.req.ticket.number {
-		rank, after = 1, nil
-		for o := set.head; o.req.ticket.number < w.req.ticket.number; o = o.next {
-			after = o
-			rank++
-		}
+// any returns one of those who wait.
+func (set *candidateSet) any() *waiter {
+	for _, l := range set.lines {
+		return l.head
 	}
-	w.prev = after
-	if after == nil {
-		w.next, set.head = set.head, w
-	} else {
-		w.next, after.next = after.next, w
-	}
-	if w.next == nil {
-		set.tail = w
-	} else {
-		w.next.prev = w
-	}
-	set.queued++
-	return rank
-}
-
-func (set *candidateSet) remove(w *waiter) {
-	if w.prev == nil {
-		set.head = w.next
-	} else {
-		w.prev.next = w.next
-	}
-	if w.next == nil {
-		set.tail = w.prev
-	} else {
-		w.next.prev = w.prev
-	}
-	w.prev, w.next = nil, nil
-	set.queued--
+	return nil
 }
 
 // dropUnusedLocked forgets a set that was never granted anything once nobody waits in it: names that match nothing must

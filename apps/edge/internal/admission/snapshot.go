@@ -3,6 +3,7 @@ package admission
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // Snapshot is the state of a Scheduler at one moment, sorted by name.
@@ -31,6 +32,15 @@ type PlaceSnapshot struct {
 	Adopted     int  // running since an earlier connection
 	Candidate   bool // dispatchable and available
 	Saturated   bool
+	Broken      *Broken // nil = it isn't
+}
+
+// Broken says why an adapter is taken out for a while.
+type Broken struct {
+	Failures int // in a row
+	Why      string
+	Until    time.Time // when one execution may try
+	Trying   bool      // one does now
 }
 
 // Ignored counts the calls that changed nothing because of the state that they found.
@@ -75,6 +85,9 @@ func (p *place) snapshot() PlaceSnapshot {
 		InFlight:   len(p.holders),
 		Candidate:  p.candidate(),
 		Saturated:  p.saturated,
+	}
+	if b := p.breaker; b.tripped() {
+		snap.Broken = &Broken{Failures: b.failures, Why: b.why, Until: b.until, Trying: b.trial != nil}
 	}
 	for _, g := range p.holders {
 		switch g.state {

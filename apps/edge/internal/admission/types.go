@@ -76,6 +76,8 @@ type Request struct {
 	RunID     string
 	Attempt   uint32
 	Principal string
+	// Weight is the principal's share of what is contended, beside those of others. 0 = 1.
+	Weight float64
 
 	// Set names the candidate set. Requests with the same Set and SetRevision have equal Target and a Match that answers
 	// alike. The Match of a higher SetRevision (of a changed configuration) replaces it for the whole set, also for
