@@ -18,11 +18,7 @@ type messageList struct{ out []execution.Message }
 
 // ReadJSON implements [dialect.Reader].
 func (l *messageList) ReadJSON(at string, raw []byte) *dialect.Refusal {
-	empty := "" // an assistant's turn without content, which only the last may be: the provider is to begin it
 	return dialect.List(at, raw, func(at string, raw []byte) *dialect.Refusal {
-		if empty != "" {
-			return dialect.Refuse(empty, empty+": empty; only the last message may be, of an assistant")
-		}
 		role, content, ref := readMessage(at, raw)
 		if ref != nil {
 			return ref
@@ -33,15 +29,10 @@ func (l *messageList) ReadJSON(at string, raw []byte) *dialect.Refusal {
 			return ref
 		}
 		out := t.messages()
-		switch {
-		case len(out) > 0:
-			l.out = append(l.out, out...)
-		case t.redacted: // what it says is for Anthropic's servers only
-		case role == execution.RoleAssistant:
-			empty = at
-		default:
+		if len(out) == 0 && role != execution.RoleAssistant { // whose answers may have been empty, or for others' eyes only
 			return dialect.Refuse(at, at+": empty")
 		}
+		l.out = append(l.out, out...)
 		return nil
 	})
 }
@@ -149,7 +140,6 @@ type turn struct {
 	reasoning strings.Builder
 	calls     []execution.ToolCall
 	results   []execution.Message
-	redacted  bool // it had thinking that only Anthropic's servers can read
 }
 
 // block reads one block.
@@ -173,7 +163,7 @@ func (t *turn) block(at, kind string, raw []byte) *dialect.Refusal {
 	case kind == "thinking" && assistant:
 		return t.think(at, raw)
 	case kind == "redacted_thinking" && assistant:
-		t.redacted = true
+		// Only Anthropic's servers can read it, and an answer doesn't need it: they leave out that of old turns, too.
 		return dialect.Object(at, raw, func(name string) any {
 			if name == "data" {
 				return dialect.Ignored{}

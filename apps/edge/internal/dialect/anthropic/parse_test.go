@@ -98,6 +98,8 @@ func TestParseMessages(t *testing.T) {
 			[]execution.Message{text(user, "hi"), text(user, "?")}},
 		"begun answer":       {turns(`{"role":"user","content":"hi"}`, `{"role":"assistant","content":"Once"}`), []execution.Message{text(user, "hi"), text(assistant, "Once")}},
 		"empty begun answer": {turns(`{"role":"user","content":"hi"}`, `{"role":"assistant","content":[]}`), []execution.Message{text(user, "hi")}},
+		"empty answer": {turns(`{"role":"user","content":"hi"}`, `{"role":"assistant","content":[]}`, `{"role":"user","content":"hey"}`),
+			[]execution.Message{text(user, "hi"), text(user, "hey")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.want, parse(t, tt.body).Input.Messages); diff != "" {
@@ -226,7 +228,6 @@ func TestParseRefuses(t *testing.T) {
 		turns(`{"role":"user","content":7}`):                                                         "messages[0].content",
 		turns(`{"role":"user","content":""}`):                                                        "messages[0].content",
 		turns(`{"role":"user","content":"hi","name":"ann"}`):                                         "messages[0].name",
-		turns(`{"role":"assistant","content":""}`, `{"role":"user","content":"x"}`):                  "messages[0].content",
 		turns(`{"role":"system","content":"x","clear_at":"next_user_message"}`):                      "messages[0].clear_at",
 		turns(`{"role":"system","content":[` + png + `]}`):                                           "messages[0].content[0].type",
 		user(`{"type":"text","text":7}`):                                                             "messages[0].content[0].text",
