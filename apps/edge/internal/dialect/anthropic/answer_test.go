@@ -326,7 +326,7 @@ func TestStreamBoundsWhatWaits(t *testing.T) {
 	}
 }
 
-// Usage that was told before anything was said is in the beginning already, and what the end tells is the last word.
+// ST-28: usage that was told before anything was said is in the beginning already, and what the end tells is the last word.
 func TestUsage(t *testing.T) {
 	parts := answer(t, &dialect.Request{Stream: true}, execution.Completion{Usage: count(-1, 7, -1, -1)}, told(count(10, 0, 4, -1)), say("x"))
 	if !strings.Contains(parts[1], `"usage":{"input_tokens":6,"output_tokens":0,"cache_read_input_tokens":4}`) ||
@@ -355,7 +355,7 @@ func TestStopReasons(t *testing.T) {
 	}
 }
 
-// A stream that failed has an error event and no end mark, and what is open stays open.
+// ST-17: a stream that failed has an error event and no end mark, and what is open stays open.
 func TestStreamFails(t *testing.T) {
 	for code, want := range map[execution.Code]string{execution.CodeNodeLost: "api_error", execution.CodeIdleTimeout: "timeout_error",
 		execution.CodeNodeDraining: "overloaded_error"} {

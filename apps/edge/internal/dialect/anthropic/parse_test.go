@@ -80,7 +80,7 @@ func TestParseMessages(t *testing.T) {
 				{"type":"tool_use","id":"toolu_2","name":"now","input":{}}]}`),
 			[]execution.Message{text(user, "hi"), {Role: assistant, Parts: []execution.Part{{Text: "I look."}}, Reasoning: "let me see",
 				ToolCalls: []execution.ToolCall{{ID: "toolu_1", Name: "get_weather", Arguments: `{"city":"Seoul"}`}, {ID: "toolu_2", Name: "now", Arguments: "{}"}}}}},
-		"results first": { // OL-02: each tool's answer is a message of its own
+		"results first": {
 			turns(`{"role":"user","content":[{"type":"text","text":"so?"},{"type":"tool_result","tool_use_id":"a","content":"20 C"},
 				{"type":"tool_result","tool_use_id":"b","is_error":true,"content":[{"type":"text","text":"no"},` + png + `]},
 				{"type":"tool_result","tool_use_id":"c"},{"type":"text","text":"and now?"}]}`),
