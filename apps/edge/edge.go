@@ -101,7 +101,7 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 		BodyBytes:  func() int64 { return g.handler.BodyBytes() },
 	})
 	g.service = service.New(service.Config{
-		State: current, Scheduler: g.scheduler, Nodes: connections{registry}, Log: opts.Log,
+		State: current, Scheduler: g.scheduler, Nodes: connections{registry}, Commands: connections{registry}.commands, Log: opts.Log,
 		Observers:     []service.Observer{metrics},
 		DispatchLimit: cfg.Timers.DispatchLimit, TerminalWait: cfg.Timers.TerminalWait,
 		DetachedLimit: cfg.Timers.DetachedLimit, MaxInput: cfg.Limits.Body,
@@ -155,6 +155,16 @@ func (c connections) Connected() []string {
 		ids[i] = live[i].NodeID
 	}
 	return ids
+}
+
+// commands are the connections that commands may go to.
+func (c connections) commands() []service.CommandTarget {
+	live := c.registry.Connections()
+	targets := make([]service.CommandTarget, len(live))
+	for i, n := range live {
+		targets[i] = service.CommandTarget{NodeID: n.NodeID, Generation: n.Generation, State: n.State(), Conn: n}
+	}
+	return targets
 }
 
 // open opens every listener or none.

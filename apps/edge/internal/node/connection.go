@@ -60,6 +60,7 @@ type Connection struct {
 
 	over    atomic.Bool // fenced: nothing is published any more
 	ignored ignored
+	asking  commandTurns
 
 	// order serialises "look at the state, tell the scheduler", so that the scheduler never sees an older state after
 	// a newer one. It is held across calls of the scheduler, which never block; it is taken before mu.
@@ -94,7 +95,7 @@ func (r *Registry) NewConnection(id Identity, rec *config.NodeRecord, p *config.
 	log := r.cfg.Log.With().Str("node_id", id.NodeID).Uint64("connection_generation", id.Generation).Logger()
 	c := &Connection{
 		Identity: id, registry: r, bare: bare, labels: rec.Labels, projection: p, log: log,
-		told: rate.NewLimiter(1, 20),
+		told: rate.NewLimiter(1, 20), asking: newCommandTurns(),
 	}
 	c.st = newStatus(p)
 	return c

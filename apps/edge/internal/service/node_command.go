@@ -4,8 +4,11 @@ import (
 	"context"
 	"net/http"
 	"time"
+	"unicode/utf8"
 
+	"iop/apps/edge/internal/node"
 	"iop/packages/go/execution"
+	"iop/packages/go/httprules"
 	"iop/packages/go/transport"
 )
 
@@ -18,6 +21,32 @@ const (
 	CommandTransportStatus CommandType = 2 // how the link is, as the node sees it
 	CommandOllamaAPI       CommandType = 5 // one request of a closed list to an adapter's Ollama API
 )
+
+// maxCommandSession is the longest session_id of a command, in bytes.
+const maxCommandSession = 256
+
+// String returns the command's name on the wire, "" when there is no such command.
+func (t CommandType) String() string {
+	switch t {
+	case CommandCapabilities:
+		return "CAPABILITIES"
+	case CommandTransportStatus:
+		return "TRANSPORT_STATUS"
+	case CommandOllamaAPI:
+		return "OLLAMA_API"
+	}
+	return ""
+}
+
+// ParseCommandType returns the command of that name.
+func ParseCommandType(name string) (CommandType, bool) {
+	for _, t := range []CommandType{CommandCapabilities, CommandTransportStatus, CommandOllamaAPI} {
+		if t.String() == name {
+			return t, true
+		}
+	}
+	return 0, false
+}
 
 // MaxCommandBody is the largest body of an Ollama API command, in bytes; MaxCommandAnswer the largest answer.
 const (
@@ -60,7 +89,7 @@ type CommandResult struct {
 	// Of CommandOllamaAPI: the provider's response. A status of 400 and above is an answer like any other.
 	Status   int
 	Header   http.Header
-	Body     []byte // nil when a sink took it
+	Body     []byte // nil when a sink took it, or after a failure
 	Bytes    int64  // of the body
 	HeadSent bool   // the sink was given the head
 
@@ -101,28 +130,22 @@ type TransportStatus struct {
 type CommandTarget struct {
 	NodeID     string
 	Generation uint64
-	Ready      bool // it takes work
-	Draining   bool // the node or the edge is about to go
-	Registered bool // only: the node hasn't said yet that it is ready, so that nothing may be sent
-	OllamaAPI  bool // it knows that command
-	Adapters   []CommandAdapter
+	State      node.State
 	Conn       CommandConn
 }
 
-// CommandAdapter is one adapter of a target.
-type CommandAdapter struct {
-	Name      string
-	Available bool
-}
-
-// CommandConn is one node connection, as far as a command needs it.
+// CommandConn is one node connection, as far as a command needs it. *node.Connection is one.
 type CommandConn interface {
 	// Open opens a work stream. It honours ctx.
 	Open(ctx context.Context) (*transport.Stream, error)
 	// SendCancel asks the node to end a command. It never blocks.
 	SendCancel(commandID string, cause execution.CancelCause)
-	// EnterCommand waits for its turn among the commands of the connection. The caller gives it back by leave, once.
-	// An error is ctx's cause, a *execution.Failure when too many wait, or transport.ErrLinkDown.
+	// OllamaAPI reports whether the node knows that command.
+	OllamaAPI() bool
+	// Has reports whether the node was told of an adapter, and whether its provider can be asked.
+	Has(adapter string) (told, available bool)
+	// EnterCommand waits for its turn among the commands of the connection, which is given back by leave. An error is
+	// ctx's cause, a *execution.Failure when too many wait, or transport.ErrLinkDown.
 	EnterCommand(ctx context.Context) (leave func(), err error)
 	// CommandAccepted tells that the node answered a command's open.
 	CommandAccepted()
@@ -135,9 +158,54 @@ type CommandConn interface {
 // bounded by itself, too: [Config.CommandLimit].
 //
 // Failures: bad_request (no such command, a path that isn't on the list, an adapter without that API), unknown_adapter,
-// no_node (not connected, or none has the adapter), node_draining, edge_draining, overloaded (too many commands wait),
-// dispatch_timeout (the node doesn't answer), deadline, node_lost (the link ended; the command may have been executed),
-// upstream_connect and the provider's other failures, cancelled, client_gone, protocol.
+// no_node (not connected, not ready, or none has the adapter), node_draining, edge_draining, overloaded (too many
+// commands wait), body_too_large, dispatch_timeout (the node doesn't answer), deadline, node_lost (the link ended; the
+// command may have been carried out), upstream_connect and the provider's other failures, cancelled, client_gone,
+// protocol. Those that were found before anything was sent say so by NothingSent.
 func (s *Service) Command(ctx context.Context, c *Command) *CommandResult {
-	return &CommandResult{Failure: execution.Failf(execution.CodeInternal, execution.OriginEdge, "not there yet")}
+	q := &commandCall{service: s, Command: c, started: time.Now(), out: &CommandResult{Adapter: c.Adapter, SessionID: c.SessionID}}
+	if f := c.check(); f != nil {
+		q.out.Failure = f
+	} else if f := s.commands.enter(q, ctx); f != nil {
+		q.out.Failure = f
+	} else {
+		q.drive()
+		s.commands.leave(q)
+	}
+	if q.out.Failure != nil {
+		q.out.Body = nil
+	}
+	q.out.Duration = time.Since(q.started)
+	q.log()
+	return q.out
+}
+
+// check refuses what no node could be asked.
+func (c *Command) check() *execution.Failure {
+	refuse := func(code execution.Code, format string, args ...any) *execution.Failure {
+		f := execution.Failf(code, execution.OriginCaller, format, args...)
+		f.NothingSent = true
+		return f
+	}
+	ollama := c.Type == CommandOllamaAPI
+	switch {
+	case c.Type.String() == "":
+		return refuse(execution.CodeBadRequest, "there is no such command; there are %s, %s and %s",
+			CommandCapabilities, CommandTransportStatus, CommandOllamaAPI)
+	case c.NodeID == "" && c.Adapter == "":
+		return refuse(execution.CodeBadRequest, "name a node or an adapter")
+	case !ollama && (c.Method != "" || c.Path != "" || len(c.Body) > 0):
+		return refuse(execution.CodeBadRequest, "%s takes no method, path or body", c.Type)
+	case ollama && c.Adapter == "":
+		return refuse(execution.CodeBadRequest, "name the adapter whose Ollama API is meant")
+	case ollama && !httprules.OllamaCommand(c.Method, c.Path):
+		return refuse(execution.CodeBadRequest, "%s carries GET /api/version, /api/tags, /api/ps and POST /api/show", c.Type)
+	case len(c.Body) > 0 && c.Method != http.MethodPost:
+		return refuse(execution.CodeBadRequest, "only POST has a body")
+	case len(c.Body) > MaxCommandBody:
+		return refuse(execution.CodeBodyTooLarge, "a command's body is at most %d bytes", MaxCommandBody)
+	case len(c.SessionID) > maxCommandSession || !utf8.ValidString(c.SessionID):
+		return refuse(execution.CodeBadRequest, "session_id must be a text of at most %d bytes", maxCommandSession)
+	}
+	return nil
 }

@@ -28,6 +28,8 @@ type Config struct {
 	Scheduler *admission.Scheduler
 	// Nodes finds the connection that a place belongs to.
 	Nodes Nodes
+	// Commands returns the node connections that commands may go to; nil = there are none.
+	Commands func() []CommandTarget
 	// Observers are told of each run's end, in the goroutine that drove it, before SubmitProviderTunnel returns.
 	Observers []Observer
 	// Log gets one line a run.
@@ -40,6 +42,8 @@ type Config struct {
 	TerminalWait time.Duration
 	// DetachedLimit is how long a background run waits for its node to come back. Default 1 h.
 	DetachedLimit time.Duration
+	// CommandLimit bounds a command, its wait for a turn included. Default 30 s.
+	CommandLimit time.Duration
 	// MaxInput is the largest content of a run in bytes, as it is sent to the node. Default 64 MiB.
 	MaxInput int64
 	// Recent is how many ended runs are remembered by id. Default 10,000.
@@ -58,10 +62,11 @@ const (
 
 // Service drives runs. Its methods may be called concurrently.
 type Service struct {
-	cfg     Config
-	runs    *table
-	late    late
-	buffers sync.Pool // of *[]byte, transport.MaxBody long
+	cfg      Config
+	runs     *table
+	commands commands
+	late     late
+	buffers  sync.Pool // of *[]byte, transport.MaxBody long
 }
 
 // New returns a Service. It starts nothing.
@@ -74,6 +79,12 @@ func New(cfg Config) *Service {
 	}
 	if cfg.DetachedLimit == 0 {
 		cfg.DetachedLimit = time.Hour
+	}
+	if cfg.Commands == nil {
+		cfg.Commands = func() []CommandTarget { return nil }
+	}
+	if cfg.CommandLimit == 0 {
+		cfg.CommandLimit = 30 * time.Second
 	}
 	if cfg.MaxInput == 0 {
 		cfg.MaxInput = 64 << 20
@@ -102,13 +113,15 @@ func (s *Service) Cancel(runID string, cause execution.CancelCause) CancelResult
 	return NotFound
 }
 
-// Drain refuses new runs and those that wait (edge_draining); what has a place goes on.
+// Drain refuses new runs and commands, and the runs that wait (edge_draining); what has a place goes on, and so do
+// commands.
 func (s *Service) Drain() {
 	s.runs.drain()
+	s.commands.drain()
 	s.cfg.Scheduler.Drain()
 }
 
-// CancelAll ends every foreground run for this cause: the grace of a drain is over. Background runs are left to
+// CancelAll ends every foreground run and every command for this cause: the grace of a drain is over. Background runs are left to
 // [Service.Depart].
 func (s *Service) CancelAll(cause execution.CancelCause) {
 	for _, r := range s.runs.all() {
@@ -116,14 +129,16 @@ func (s *Service) CancelAll(cause execution.CancelCause) {
 			r.cancel(cause)
 		}
 	}
+	s.commands.cancelAll(cause)
 }
 
-// Wait blocks until no foreground run is live, or ctx ends. It is for after Drain, when no run can begin any more.
+// Wait blocks until no foreground run and no command is live, or ctx ends. It is for after Drain, when no run can begin any more.
 func (s *Service) Wait(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() { // ends with the last of them, which CancelAll brings about
 		defer close(done)
 		s.runs.busy.Wait()
+		s.commands.busy.Wait()
 	}()
 	select {
 	case <-done:
@@ -138,6 +153,7 @@ func (s *Service) Wait(ctx context.Context) error {
 func (s *Service) Join() {
 	s.runs.backgrounds.Wait()
 	s.late.reading.Wait()
+	s.commands.reading.Wait()
 }
 
 // Live returns how many runs are live, the detached ones included.

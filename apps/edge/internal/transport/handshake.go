@@ -209,7 +209,7 @@ func (h *handshake) prepare(version int32, p *config.Projection) (*node.Connecti
 // features returns what this version offers of what the node offers.
 func features(offered []pb.Feature) []pb.Feature {
 	var both []pb.Feature
-	for _, f := range []pb.Feature{pb.Feature_FEATURE_BACKGROUND} {
+	for _, f := range []pb.Feature{pb.Feature_FEATURE_BACKGROUND, pb.Feature_FEATURE_OLLAMA_COMMAND} {
 		if slices.Contains(offered, f) {
 			both = append(both, f)
 		}

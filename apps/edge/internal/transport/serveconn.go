@@ -62,11 +62,17 @@ func (s *Server) linkEnded(c *node.Connection) {
 }
 
 // askStatus sends a TRANSPORT_STATUS command the way that work goes: heartbeats alone would show a node as well whose
-// work streams nobody serves. It takes at most the dispatch limit.
+// work streams nobody serves. It takes at most the dispatch limit. A connection that has all its commands in work needs
+// no further one: whoever sent those finds out.
 func (s *Server) askStatus(ctx context.Context, c *node.Connection, n int) {
 	if st := c.State(); st != node.StateReady && st != node.StateUnresponsive {
 		return
 	}
+	leave, ok := c.TryCommand()
+	if !ok {
+		return
+	}
+	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timers.Dispatch)
 	defer cancel()
 	id := fmt.Sprintf("status-%d-%d", c.Generation, n)
