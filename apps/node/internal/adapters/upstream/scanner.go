@@ -3,11 +3,13 @@ package upstream
 // maxCapture is the largest usage object that is read; a larger one is none.
 const maxCapture = 4 << 10
 
-// scanner finds usage objects in a JSON text that comes in pieces cut anywhere. It follows strings and nesting, and
-// keeps only the key that it reads and the object that it captures, so that a text of any size costs the same memory.
-// It takes valid JSON for granted: what isn't valid may be misread, and is never more than wasted time.
+// scanner finds usage objects, and the counts that Ollama puts at the top instead, in a JSON text that comes in pieces
+// cut anywhere. It follows strings and nesting, and keeps only the key that it reads and the object that it captures,
+// so that a text of any size costs the same memory. It takes valid JSON for granted: what isn't valid may be misread,
+// and is never more than wasted time.
 type scanner struct {
-	found func(object []byte)
+	found   func(object []byte)
+	counted func(what keyKind, n int64)
 
 	depth    int  // open objects and arrays
 	inString bool //
@@ -21,6 +23,9 @@ type scanner struct {
 	keyLen    int
 	capturing int // depth inside the captured object, 0 = nothing is captured
 	capture   []byte
+
+	counting keyKind // the number that is being read is this count
+	count    int64   // its digits so far, -1 = it is no count
 }
 
 type keyKind uint8
@@ -29,15 +34,20 @@ const (
 	keyOther  keyKind = iota
 	keyUsage          // its value is what is looked for
 	keyParent         // in its value, what is looked for may stand
+	keyInput          // its value is a count
+	keyOutput         // the same
 )
 
-const maxKey = len("response")
+const maxKey = len("prompt_eval_count")
+
+// maxCount is the largest count that is taken for one.
+const maxCount = 1 << 50
 
 // untouched reports whether the scanner is between two texts.
 func (s *scanner) untouched() bool { return s.depth == 0 && !s.inString }
 
 // reset forgets a text; the next byte begins a new one.
-func (s *scanner) reset() { *s = scanner{found: s.found, capture: s.capture[:0]} }
+func (s *scanner) reset() { *s = scanner{found: s.found, counted: s.counted, capture: s.capture[:0]} }
 
 // write takes the next piece of the text.
 func (s *scanner) write(p []byte) {
@@ -48,10 +58,17 @@ func (s *scanner) write(p []byte) {
 			continue
 		}
 		if number(p[i]) { // most of an embedding
+			begin := i
 			for i++; i < len(p) && number(p[i]); i++ {
+			}
+			if s.counting != keyOther || s.next >= keyInput {
+				s.digits(p[begin:i])
 			}
 			s.next = keyOther
 			continue
+		}
+		if s.counting != keyOther {
+			s.endCount(p[i])
 		}
 		before := s.capturing
 		s.value(p[i])
@@ -73,6 +90,31 @@ func (s *scanner) write(p []byte) {
 
 // number reports whether c is a digit, a sign or a point.
 func number(c byte) bool { return '+' <= c && c <= '9' && c != ',' }
+
+// digits takes digits of a count.
+func (s *scanner) digits(p []byte) {
+	if s.counting == keyOther {
+		s.counting, s.count = s.next, 0
+	}
+	for _, c := range p {
+		if c < '0' || c > '9' || s.count < 0 || s.count > maxCount {
+			s.count = -1
+			return
+		}
+		s.count = 10*s.count + int64(c-'0')
+	}
+}
+
+// endCount tells a count, if what follows its digits ends a number.
+func (s *scanner) endCount(next byte) {
+	switch next {
+	case ',', '}', ' ', '\t', '\r', '\n':
+		if s.count >= 0 {
+			s.counted(s.counting, s.count)
+		}
+	}
+	s.counting = keyOther
+}
 
 // keep appends to the capture; one that grows too large is given up.
 func (s *scanner) keep(p []byte) bool {
@@ -155,8 +197,13 @@ func (s *scanner) kind() keyKind {
 	switch key := string(s.key[:s.keyLen]); {
 	case key == "usage":
 		return keyUsage
-	case s.depth == 1 && (key == "response" || key == "message"):
+	case s.depth != 1:
+	case key == "response" || key == "message":
 		return keyParent
+	case key == "prompt_eval_count":
+		return keyInput
+	case key == "eval_count":
+		return keyOutput
 	}
 	return keyOther
 }

@@ -11,10 +11,10 @@ import (
 // observer looks for token counts in the pieces of an answer's body, beside the stream: it keeps no piece, holds back
 // nothing, and what it can't read is unknown and never an error. Its memory is bounded by maxCapture whatever comes.
 //
-// It reads JSON bodies and event streams in which each event's data is a JSON object. A count is taken from a "usage"
-// object at the top, or one level below in "response" or "message", which is where the dialects put it. What was
-// counted later stands over what was counted before, member by member; a null or all-zero record says nothing, since
-// providers send those in each chunk. (ST-10, ST-26, ST-28)
+// It reads JSON bodies, lines of JSON, and event streams in which each event's data is a JSON object. A count is taken
+// from a "usage" object at the top, or one level below in "response" or "message", which is where the dialects put it;
+// Ollama's own has its two counts at the top. What was counted later stands over what was counted before, member by
+// member; a null or all-zero record says nothing, since providers send those in each chunk. (ST-10, ST-26, ST-28)
 type observer struct {
 	form  bodyForm
 	lines lineState
@@ -29,6 +29,7 @@ const (
 	formOpaque bodyForm = iota // not looked at
 	formJSON
 	formEvents
+	formLines
 )
 
 // lineState is where in an event stream the observer is.
@@ -55,8 +56,10 @@ func newObserver(status int, h http.Header) *observer {
 		o.form = formJSON
 	case kind == "text/event-stream":
 		o.form = formEvents
+	case kind == "application/x-ndjson":
+		o.form = formLines
 	}
-	o.json.found = o.take
+	o.json.found, o.json.counted = o.take, o.takeCount
 	return o
 }
 
@@ -67,11 +70,26 @@ func (o *observer) write(p []byte) {
 		o.json.write(p)
 	case formEvents:
 		o.events(p)
+	case formLines:
+		o.eachLine(p)
 	}
 }
 
 // usage returns what was counted.
 func (o *observer) usage() execution.Usage { return o.found.Usage() }
+
+// eachLine looks at a piece of a stream of lines. As with events, most pieces are whole lines without a count.
+func (o *observer) eachLine(p []byte) {
+	if o.json.untouched() && bytes.HasSuffix(p, []byte("\n")) && !bytes.Contains(p, []byte("eval_count")) && !bytes.Contains(p, []byte("usage")) {
+		return
+	}
+	for line := range bytes.Lines(p) {
+		o.json.write(line)
+		if line[len(line)-1] == '\n' {
+			o.json.reset()
+		}
+	}
+}
 
 // events looks at a piece of an event stream. Most pieces are whole events without a count: those are not looked at
 // byte by byte.
@@ -154,3 +172,14 @@ func (o *observer) endLine(p []byte) []byte {
 
 // take reads one usage object.
 func (o *observer) take(object []byte) { o.found.Add(object) }
+
+// takeCount reads a count of Ollama's own dialect, which leaves out those that are zero.
+func (o *observer) takeCount(what keyKind, n int64) {
+	switch {
+	case n == 0:
+	case what == keyInput:
+		o.found.input = &n
+	default:
+		o.found.output = &n
+	}
+}

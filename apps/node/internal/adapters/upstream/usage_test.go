@@ -19,6 +19,7 @@ import (
 const (
 	events = "text/event-stream"
 	plain  = "application/json"
+	lines  = "application/x-ndjson"
 )
 
 // observe feeds a body in pieces that cut returns, until there is nothing left.
@@ -107,10 +108,23 @@ func TestUsage(t *testing.T) {
 		"brackets inside":      {plain, `{"a":"}}]\\","usage":{"x":"}","prompt_tokens":6}}`, "6 -1 -1 -1"},
 		"too large":            {plain, `{"usage":{"x":"` + strings.Repeat("a", maxCapture) + `","prompt_tokens":6}}`, unknown},
 		"empty":                {plain, "", unknown},
-		"not JSON":             {plain, "<html>usage</html>", unknown},
-		"binary type":          {"application/octet-stream", final, unknown},
-		"broken type":          {";;", final, unknown},
-		"charset":              {plain + "; charset=utf-8", final, "65 251 -1 -1"},
+
+		"native":              {plain, `{"model":"m","message":{"content":"eval_count"},"done":true,"prompt_eval_count":6,"prompt_eval_duration":9,"eval_count":39,"eval_duration":8}`, "6 39 -1 -1"},
+		"native stream":       {lines, `{"message":{"content":"\"eval_count\":1,"},"done":false}` + "\n" + `{"done":true,"prompt_eval_count":6,"eval_count":39}` + "\n", "6 39 -1 -1"},
+		"native, no line end": {lines, "{\"done\":false}\r\n\n" + `{"prompt_eval_count" : 6 , "eval_count": 39 }`, "6 39 -1 -1"},
+		"native embedding":    {plain, `{"embeddings":[[0.1,-2]],"prompt_eval_count":8}`, "8 -1 -1 -1"},
+		"native zeros":        {lines, `{"prompt_eval_count":0,"eval_count":39}` + "\n", "-1 39 -1 -1"}, // ST-28
+		"native, later":       {lines, `{"prompt_eval_count":6,"eval_count":1}` + "\n" + `{"eval_count":2}` + "\n{\"eval_count\":0}\n", "6 2 -1 -1"},
+		"native, elsewhere":   {lines, `{"message":{"eval_count":1},"x":[{"eval_count":2}],"eval_counts":3,"xeval_count":4,"a":"eval_count","b":5}` + "\n", unknown},
+		"native, no numbers":  {plain, `{"prompt_eval_count":"6","eval_count":null}`, unknown},
+		"native, odd numbers": {plain, `{"prompt_eval_count":-6,"eval_count":3.9}`, unknown},
+		"native, odder ones":  {plain, `{"prompt_eval_count":6e2,"eval_count":99999999999999999999}`, unknown},
+		"native, cut":         {lines, `{"prompt_eval_count":6,"eval_count":39` + "\n" + `{"eval_count":` + "\n" + `7}` + "\n", "6 39 -1 -1"},
+		"native, both":        {lines, `{"usage":{"prompt_tokens":1,"completion_tokens":2}}` + "\n", "1 2 -1 -1"},
+		"not JSON":            {plain, "<html>usage</html>", unknown},
+		"binary type":         {"application/octet-stream", final, unknown},
+		"broken type":         {";;", final, unknown},
+		"charset":             {plain + "; charset=utf-8", final, "65 251 -1 -1"},
 	}
 	for name, k := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -170,7 +184,7 @@ func TestUsageBehindALongLine(t *testing.T) {
 
 // Every recorded answer, in pieces cut anywhere: the same counts, and those that the recording holds.
 func TestUsageOfFixtures(t *testing.T) {
-	all, err := fakeprovider.LoadFixtures(func(_, path string) bool { return strings.HasPrefix(path, "/v1/") })
+	all, err := fakeprovider.LoadFixtures(func(_, path string) bool { return strings.HasPrefix(path, "/v1/") || strings.HasPrefix(path, "/api/") })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +216,7 @@ func TestUsageOfFixtures(t *testing.T) {
 			t.Errorf("%s: %s, the body holds %s", f.Name, show(want), holds)
 		}
 	}
-	if known < 40 {
+	if known < 50 {
 		t.Errorf("only %d of %d recordings have known counts", known, len(all))
 	}
 }
@@ -215,9 +229,18 @@ func lastCounts(body []byte) string {
 			Usage    *counts
 			Response struct{ Usage *counts }
 			Message  struct{ Usage *counts }
+			Prompt   int64 `json:"prompt_eval_count"`
+			Eval     int64 `json:"eval_count"`
 		}
 		if json.Unmarshal([]byte(strings.TrimPrefix(line, "data: ")), &v) != nil {
 			continue
+		}
+		if v.Prompt > 0 {
+			u := execution.Usage{Input: &v.Prompt}
+			if v.Eval > 0 {
+				u.Output = &v.Eval
+			}
+			out = show(u)
 		}
 		for _, c := range []*counts{v.Usage, v.Response.Usage} {
 			if c == nil || v.Message.Usage != nil || zero(first(c.Input, c.Prompt)) {
@@ -298,16 +321,15 @@ func reference(text []byte) string {
 
 // FuzzObserver: no input panics, and how it is cut never matters.
 func FuzzObserver(f *testing.F) {
-	f.Add([]byte("data: {\"usage\":{\"prompt_tokens\":6}}\n\n"), uint64(1), true)
-	f.Add([]byte("data:{\"a\":\"\\\"usage\"}\r\n\r\ndata: {\"usage\":\rdata:{\"input_tokens\":1}}\r\r"), uint64(2), true)
-	f.Add([]byte(`{"response":{"usage":{"output_tokens":3}},"usage":null}`), uint64(3), false)
-	f.Add([]byte(`{"usage":{"usage":{"prompt_tokens":1}},"usage":{"prompt_tokens":2}}`), uint64(4), false)
-	f.Add([]byte("}}]]\"\\"), uint64(5), false)
-	f.Fuzz(func(t *testing.T, body []byte, seed uint64, stream bool) {
-		kind := plain
-		if stream {
-			kind = events
-		}
+	kinds := []string{plain, events, lines}
+	f.Add([]byte("data: {\"usage\":{\"prompt_tokens\":6}}\n\n"), uint64(1), uint8(1))
+	f.Add([]byte("data:{\"a\":\"\\\"usage\"}\r\n\r\ndata: {\"usage\":\rdata:{\"input_tokens\":1}}\r\r"), uint64(2), uint8(1))
+	f.Add([]byte(`{"response":{"usage":{"output_tokens":3}},"usage":null}`), uint64(3), uint8(0))
+	f.Add([]byte(`{"usage":{"usage":{"prompt_tokens":1}},"usage":{"prompt_tokens":2}}`), uint64(4), uint8(0))
+	f.Add([]byte("}}]]\"\\"), uint64(5), uint8(0))
+	f.Add([]byte("{\"prompt_eval_count\":12,\"eval_count\":3.4}\n{\"eval_count\": 5 }"), uint64(6), uint8(2))
+	f.Fuzz(func(t *testing.T, body []byte, seed uint64, form uint8) {
+		kind := kinds[int(form)%len(kinds)]
 		want := show(observe(kind, string(body), whole))
 		if got := show(observe(kind, string(body), seeded(seed))); got != want {
 			t.Fatalf("cut: %s, whole: %s", got, want)
@@ -330,6 +352,7 @@ func BenchmarkObserver(b *testing.B) {
 	}{
 		"event": {events, event, ""}, "half-event": {events, event[:100], "data: {"},
 		"usage-event": {events, counted, ""}, "embedding": {plain, numbers, `{"data":[`},
+		"line": {lines, []byte(`{"model":"tiny","created_at":"2026-11-29T13:05:25.21Z","message":{"role":"assistant","content":" from"},"done":false}` + "\n"), ""},
 	} {
 		b.Run(name, func(b *testing.B) {
 			o := newObserver(200, http.Header{"Content-Type": {k.kind}})
