@@ -1,5 +1,13 @@
 package dialect
 
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// maxOnly is the longest spelling that is compared with a value that a member may have, in bytes.
+const maxOnly = 256
+
 // Unsupported stands for a member that the API has and a run can't carry: it is refused by name, unless it is null.
 type Unsupported struct{ Why string }
 
@@ -16,7 +24,8 @@ type Only struct {
 
 // ReadJSON implements [Reader].
 func (o Only) ReadJSON(at string, raw []byte) *Refusal {
-	if string(raw) != o.Value {
+	var compact bytes.Buffer
+	if len(raw) > maxOnly || json.Compact(&compact, raw) != nil || compact.String() != o.Value {
 		return Refuse(at, at+": only "+o.Value+" is supported here; "+o.Why)
 	}
 	return nil

@@ -50,13 +50,16 @@ func readDataURL(at, url string) (*execution.Image, *dialect.Refusal) {
 	case mediaType == "image/jpg": // common, and unknown to providers that go by the registered names
 		mediaType = "image/jpeg"
 	}
+	tooLarge := fmt.Sprintf("the image has more than the %d bytes that are allowed", execution.MaxImage)
 	if base64.StdEncoding.DecodedLen(len(data)) > execution.MaxImage+2 { // two may be padding
-		return refuse(fmt.Sprintf("the image has more than the %d bytes that are allowed", execution.MaxImage))
+		return refuse(tooLarge)
 	}
 	picture, err := base64.StdEncoding.DecodeString(data)
 	switch {
 	case err != nil:
 		return refuse("the image isn't base64")
+	case len(picture) > execution.MaxImage:
+		return refuse(tooLarge)
 	case len(picture) == 0:
 		return refuse("the image is empty")
 	}
