@@ -78,9 +78,10 @@ func (o *observer) write(p []byte) {
 // usage returns what was counted.
 func (o *observer) usage() execution.Usage { return o.found.Usage() }
 
-// eachLine looks at a piece of a stream of lines. As with events, most pieces are whole lines without a count.
+// eachLine looks at a piece of a stream of lines. As with events, most pieces are whole lines without a count. (What is
+// looked for begins with a rare byte: that makes the search several times as fast.)
 func (o *observer) eachLine(p []byte) {
-	if o.json.untouched() && bytes.HasSuffix(p, []byte("\n")) && !bytes.Contains(p, []byte("eval_count")) && !bytes.Contains(p, []byte("usage")) {
+	if o.json.untouched() && bytes.HasSuffix(p, []byte("\n")) && !bytes.Contains(p, []byte("_count")) && !bytes.Contains(p, []byte("usage")) {
 		return
 	}
 	for line := range bytes.Lines(p) {
