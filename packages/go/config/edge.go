@@ -123,10 +123,19 @@ type Principal struct {
 	KeyHashes []string `yaml:"key_hashes,hash"`
 	// Routes are the models that the caller may ask for, as the routes name them. Default: all.
 	Routes []string `yaml:"routes"`
-	// The caller's share of a contended pool.
-	_ struct{} `yaml:"weight,later"`
-	// The caller's own limits.
-	_ struct{} `yaml:"limits,later"`
+	// Weight is the caller's share of contended places beside those of others: one of weight 3 gets three times the
+	// place-seconds of one of weight 1. Default 1.
+	Weight int `yaml:"weight" default:"1"`
+	// Limits are the caller's own, whatever is free.
+	Limits PrincipalLimits `yaml:"limits"`
+}
+
+// PrincipalLimits bound what one caller may ask for. What is over them is refused with 429.
+type PrincipalLimits struct {
+	// Concurrency is how many requests may run or wait at once. Default 0: no limit.
+	Concurrency int `yaml:"concurrency"`
+	// RequestsPerMinute is how many requests may begin within any minute. Default 0: no limit.
+	RequestsPerMinute int `yaml:"requests_per_minute"`
 }
 
 // Route is one model name and the pool that serves it.

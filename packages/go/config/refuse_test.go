@@ -66,13 +66,15 @@ var typoCases = []refusal{
 		"3: timers.dead: needs a unit: 5s, or ms, m, h",
 		`3: timers.probe: "soon" isn't a duration; write it like 500ms, 30s, 10m or 1h30m`,
 		`4: limits.body: "MB" isn't a unit; use KiB, MiB or GiB`}},
+	{"a caller's share and limits", "principals:\n- id: p\n  key_hashes: [" + hashA + "]\n  weight: 0\n  limits: {concurrency: -1, requests_per_minute: 1000001}\n", []string{
+		"4: principals[0].weight: must be 1 to 1000",
+		"5: principals[0].limits.concurrency: must be 0 to 1000000",
+		"5: principals[0].limits.requests_per_minute: must be 0 to 1000000"}},
 	{"later versions", "mode: managed\ntls: {cert: x}\nprofiles: []\nslots: [{id: s}]\nlease: {}\nprincipals: [{id: p, key_hashes: [" +
-		hashA + "], weight: 2, limits: {concurrency: 1}}]\nroutes: [{model: m, slot: s}]\n", []string{
+		hashA + "]}]\nroutes: [{model: m, slot: s}]\n", []string{
 		"1: mode: managed isn't supported by this version; use dev",
 		"2: tls: isn't supported by this version; remove it",
 		"4: slots: isn't supported by this version; remove it",
-		"6: principals[0].weight: isn't supported by this version; remove it",
-		"6: principals[0].limits: isn't supported by this version; remove it",
 		"7: routes[0].slot: isn't supported by this version; remove it"}},
 }
 
