@@ -39,7 +39,6 @@ type block struct {
 	call execution.ToolCall  // of EventToolCall; without arguments
 	at   int                 // the call's index
 	text []byte              // of a call: its arguments so far; else what waits
-	sent int                 // of a call's arguments
 	end  objectEnd
 }
 
