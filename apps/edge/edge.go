@@ -111,7 +111,8 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 		MaxUnregistered: cfg.Limits.Unregistered, MaxHandshakes: cfg.Limits.Handshakes,
 	})
 	g.handler = httpapi.New(httpapi.Config{
-		State: current, Tunnels: g.service, Runs: g.service, Offers: view.offers, Observers: []service.Observer{metrics}, Log: opts.Log,
+		State: current, Tunnels: g.service, Runs: g.service, Commands: g.service, Offers: view.offers,
+		Observers: []service.Observer{metrics}, Log: opts.Log,
 		Limits: cfg.Limits, Origins: cfg.CORS.Origins, WriteIdle: cfg.Timers.WriteIdle,
 	})
 	g.callers = httpapi.NewServer(httpapi.ServerConfig{Handler: g.handler, HeaderRead: cfg.Timers.HeaderRead,

@@ -2,7 +2,9 @@ package httpapi
 
 import (
 	"crypto/sha256"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -29,25 +31,34 @@ func (h *Handler) authenticate(c *call) *refusal {
 	}
 	if c.principal == nil {
 		return refuseCode(execution.CodeUnauthorized, execution.OriginCaller,
-			"no valid API key: send it as Authorization: Bearer KEY")
+			"no valid API key: send one, as Authorization: Bearer KEY or as x-api-key: KEY")
 	}
 	c.tunnel.Principal = c.principal.ID
 	return nil
 }
 
-// callerKey returns the key that a request shows. The first header of the list that is there decides, so that a bad
-// key isn't healed by a second one; two values in one header are ambiguous and so none.
-func callerKey(h http.Header) (string, bool) {
-	if values := h["Authorization"]; len(values) > 0 {
-		scheme, key, ok := strings.Cut(values[0], " ")
-		return key, ok && len(values) == 1 && strings.EqualFold(scheme, "Bearer") && key != "" && len(key) <= longestKeyText
-	}
-	for _, name := range []string{"X-Api-Key", "Api-Key"} {
-		if values := h[name]; len(values) > 0 {
-			return values[0], len(values) == 1 && values[0] != "" && len(values[0]) <= longestKeyText
+// callerKey returns the key that a request shows. It may stand in more than one header, as clients send it that know two
+// APIs; two different ones are ambiguous and so none, and a bad one isn't healed by a good one.
+func callerKey(h http.Header) (key string, ok bool) {
+	for _, name := range []string{"Authorization", "X-Api-Key", "Api-Key"} {
+		values := h[name]
+		if len(values) == 0 {
+			continue
 		}
+		shown := values[0]
+		if name == "Authorization" {
+			scheme, credential, _ := strings.Cut(shown, " ")
+			if !strings.EqualFold(scheme, "Bearer") {
+				return "", false
+			}
+			shown = credential
+		}
+		if len(values) > 1 || shown == "" || len(shown) > longestKeyText || ok && shown != key {
+			return "", false
+		}
+		key, ok = shown, true
 	}
-	return "", false
+	return key, ok
 }
 
 // mayUse reports whether a principal (nil = anonymous) may use a route.
@@ -103,8 +114,28 @@ func (o origins) checkAnonymous(origin string) *refusal {
 }
 
 func isLoopbackName(host string) bool {
-	host = strings.ToLower(host)
-	return host == "localhost" || host == "127.0.0.1" || host == "::1"
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+// checkHost refuses a request that came by another name than this machine's own to a listener that asks for no key: a
+// page may have its own name point here, and the browser takes the two for one origin (DNS rebinding). A request without
+// a Host isn't a browser's.
+func checkHost(host string) *refusal {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
+	if host == "" || isLoopbackName(name) {
+		return nil
+	}
+	ref := badRequest("", "without principals this edge answers to localhost and loopback addresses only; configure principals to serve other names")
+	ref.status = http.StatusForbidden
+	return ref
 }
 
 // preflight answers a browser that asks whether a page may call; false = the request isn't such a question, or the

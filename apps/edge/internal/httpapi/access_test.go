@@ -17,7 +17,10 @@ func TestKeys(t *testing.T) {
 		{"authorization: bearer " + aliceKey + "\r\n", "alice"},
 		{"x-api-key: " + bobKey + "\r\n", "bob"},
 		{"API-KEY: " + bobKey + "\r\n", "bob"},
-		{"Authorization: Bearer " + aliceKey + "\r\nX-Api-Key: " + bobKey + "\r\n", "alice"},
+		{"Authorization: Bearer " + aliceKey + "\r\nX-Api-Key: " + aliceKey + "\r\n", "alice"}, // clients that know two APIs
+		{"Authorization: Bearer " + aliceKey + "\r\nX-Api-Key: " + bobKey + "\r\n", ""},        // whose is it?
+		{"Authorization: Bearer " + aliceKey + "\r\nX-Api-Key: wrong\r\n", ""},
+		{"X-Api-Key: " + aliceKey + "\r\nApi-Key: " + bobKey + "\r\n", ""},
 		{"", ""},
 		{"Authorization: " + aliceKey + "\r\n", ""},
 		{"Authorization: Basic " + aliceKey + "\r\n", ""},
@@ -74,7 +77,7 @@ func TestCallerKeysStayHere(t *testing.T) {
 	for name, edge := range map[string]*config.Edge{"keyed": keyed(), "anonymous": open()} {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, edge, nil)
-			resp, body := g.ask("aUTHORIZATION: Bearer "+aliceKey+"\r\nx-API-key: client-2\r\napi-key: client-3\r\nCOOKIE: k=client-4\r\n"+
+			resp, body := g.ask("aUTHORIZATION: Bearer "+aliceKey+"\r\nx-API-key: "+aliceKey+"\r\napi-key: "+aliceKey+"\r\nCOOKIE: k=client-4\r\n"+
 				"proxy-authorization: Basic client-5\r\nx-goog-api-key: client-6\r\nx_api_key: client-7\r\nX-Iop-Admin: client-8\r\n"+
 				"x-amz-security-token: client-9\r\nOcp-Apim-Subscription-Key: client-10\r\nX-Auth-Token: client-11\r\n"+
 				"Origin: http://localhost:3000\r\nX-Forwarded-Host: evil\r\nx-forwarded-for: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\nVia: 1.1 p\r\n"+
@@ -121,7 +124,7 @@ func TestCORS(t *testing.T) {
 	g := start(t, keyed(), func(cfg *Config) { cfg.Origins = []string{"https://app.example"} })
 	preflight := func(path, origin string) *http.Response {
 		c := g.dial()
-		c.send("OPTIONS " + path + " HTTP/1.1\r\nHost: edge\r\nOrigin: " + origin + "\r\nAccess-Control-Request-Method: POST\r\n" +
+		c.send("OPTIONS " + path + " HTTP/1.1\r\nHost: localhost\r\nOrigin: " + origin + "\r\nAccess-Control-Request-Method: POST\r\n" +
 			"Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\n\r\n")
 		resp, _ := c.response()
 		return resp

@@ -111,10 +111,7 @@ func (s *bodies) refusal(r *http.Request, err error) *refusal {
 	case errors.As(err, &tooLong):
 		return s.tooLarge()
 	case errors.Is(err, errBudget), errors.Is(err, errStore):
-		ref := refuseCode(execution.CodeOverloaded, execution.OriginEdge,
-			"the edge holds as many request bodies as it may; try again later")
-		ref.cause = err
-		return ref
+		return overloaded(err)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		ref := refuseCode(execution.CodeClientSlow, execution.OriginCaller,
 			fmt.Sprintf("request body: nothing of it came for %s", s.idle))
@@ -124,6 +121,29 @@ func (s *bodies) refusal(r *http.Request, err error) *refusal {
 		return refuseCode(execution.CodeClientGone, execution.OriginCaller, "the caller left while it sent its request")
 	}
 	return badRequest("", "request body: its chunked encoding is broken")
+}
+
+func overloaded(cause error) *refusal {
+	ref := refuseCode(execution.CodeOverloaded, execution.OriginEdge,
+		"the edge holds as many request bodies as it may; try again later")
+	ref.cause = cause
+	return ref
+}
+
+// text returns the whole body, for who reads it as a run; it isn't to be changed. What is made of it is about as large,
+// and so is what a node is sent of that: both count against the budget until the body is closed.
+func (b *body) text() ([]byte, *refusal) {
+	if err := b.take(2 * b.size); err != nil {
+		return nil, overloaded(err)
+	}
+	if b.file == nil {
+		return b.memory, nil
+	}
+	text := make([]byte, b.size)
+	if _, err := b.ReadAt(text, 0); err != nil && err != io.EOF {
+		return nil, scanRefusal(err)
+	}
+	return text, nil
 }
 
 // take reserves n bytes of the budget.

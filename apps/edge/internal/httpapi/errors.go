@@ -3,9 +3,12 @@ package httpapi
 import (
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"iop/apps/edge/internal/dialect"
+	"iop/apps/edge/internal/dialect/anthropic"
+	"iop/apps/edge/internal/dialect/ollama"
 	"iop/apps/edge/internal/dialect/openai"
 	"iop/packages/go/execution"
 )
@@ -81,6 +84,12 @@ func badRequest(param, text string) *refusal {
 // badField refuses a body for what is wrong in it.
 func badField(r *dialect.Refusal) *refusal { return badRequest(r.Field, r.Text) }
 
+// failed refuses a request for a failure, with the status of its code.
+func failed(f *execution.Failure) *refusal {
+	row, _ := rowOf(f.Code)
+	return &refusal{failure: f, status: row.status}
+}
+
 func notFound(text string) *refusal {
 	ref := badRequest("", text)
 	ref.status = http.StatusNotFound
@@ -96,6 +105,21 @@ func refuseCode(code execution.Code, origin execution.Origin, text string) *refu
 func maybeSeen(f *execution.Failure, attempts int) bool {
 	row, known := rowOf(f.Code)
 	return attempts > 0 && !f.NothingSent && !(known && row.neverStarted)
+}
+
+// encoder writes the body of an error response in the shape of an API. Field is the member of the request's body at
+// fault, "" = none.
+type encoder func(status int, f *execution.Failure, field string) []byte
+
+// encoderOf is the shape for a path that no endpoint has: that of the API which it seems to be meant for.
+func encoderOf(path string) encoder {
+	switch {
+	case strings.HasPrefix(path, "/api/"):
+		return ollama.Chat().EncodeError
+	case strings.HasPrefix(path, "/v1/messages"):
+		return anthropic.Messages().EncodeError
+	}
+	return openai.Chat().EncodeError
 }
 
 // defaultRetryAfter is told with a 503 whose failure doesn't say when to come back.
@@ -130,9 +154,9 @@ func (h *Handler) writeError(c *call, ref *refusal) {
 	}
 	encode := c.encode
 	if encode == nil { // no endpoint has the path
-		encode = encodeError
+		encode = encoderOf(c.r.RequestURI)
 	}
-	c.write(status, encode(status, ref))
+	c.write(status, encode(status, ref.failure, ref.param))
 }
 
 func retryAfter(status int, f *execution.Failure) time.Duration {
@@ -143,9 +167,4 @@ func retryAfter(status int, f *execution.Failure) time.Duration {
 		return defaultRetryAfter
 	}
 	return 0
-}
-
-// encodeError is OpenAI's error shape, and that of paths which no endpoint has.
-func encodeError(status int, ref *refusal) []byte {
-	return openai.Chat().EncodeError(status, ref.failure, ref.param)
 }

@@ -46,6 +46,8 @@ type Config struct {
 	Tunnels Tunnels
 	// Runs starts and shows normalized runs.
 	Runs Runs
+	// Commands asks nodes what their Ollamas say of their models. Nil = what the nodes report has to do.
+	Commands Commands
 	// Offers returns what the nodes are known to serve, for the route "*". Nil = nothing is known.
 	Offers func() []Offer
 	// Observers are told of each request that ended without reaching Tunnels, refused ones above all; Tunnels tells of
@@ -72,6 +74,9 @@ type Handler struct {
 	table  table
 	bodies *bodies
 	origin origins
+	mixed  mixture
+	lists  lists
+	since  time.Time // when it was built
 }
 
 // New returns the handler of the caller listener. It starts nothing.
@@ -95,6 +100,8 @@ func New(cfg Config) *Handler {
 		table:  newTable(Endpoints()),
 		bodies: newBodies(cfg),
 		origin: newOrigins(cfg.Origins),
+		lists:  lists{commands: cfg.Commands, known: map[listKey]*list{}},
+		since:  time.Now(),
 	}
 }
 
@@ -120,8 +127,8 @@ type call struct {
 	principal *config.Principal // nil = anonymous
 	tunnel    service.Tunnel    // filled as the request is understood
 	endpoint  *Endpoint
-	encode    func(status int, ref *refusal) []byte // the error shape of the path's dialect, nil while it isn't known
-	pathID    string                                // what stands for {id} in the endpoint's path
+	encode    encoder // the error shape of the path's dialect, nil while it isn't known
+	pathID    string  // what stands for {id} in the endpoint's path
 
 	// patience is how long net/http may wait for what is unread of the request body when the response is written.
 	patience time.Duration
@@ -131,11 +138,14 @@ type call struct {
 // the rest of a body that never comes, and so would the response.
 const unreadPatience = 5 * time.Second
 
-// write sends a response that the edge has made itself.
-func (c *call) write(status int, body []byte) {
+// write sends a response in JSON that the edge has made itself.
+func (c *call) write(status int, body []byte) { c.respond(status, "application/json", body) }
+
+// respond sends a response that the edge has made itself.
+func (c *call) respond(status int, contentType string, body []byte) {
 	header := c.w.Header()
 	if body != nil {
-		header.Set("Content-Type", "application/json")
+		header.Set("Content-Type", contentType)
 		header.Set("Content-Length", strconv.Itoa(len(body)))
 	}
 	if c.patience > 0 {
@@ -165,6 +175,12 @@ func (h *Handler) serve(c *call) *refusal {
 	if ref != nil {
 		return ref
 	}
+	c.state = h.cfg.State()
+	if c.state.Anonymous() {
+		if ref := checkHost(c.r.Host); ref != nil {
+			return ref
+		}
+	}
 	c.tunnel.Method, c.tunnel.Path, c.tunnel.Query = c.r.Method, path, query
 	if ref := h.table.find(c, path); ref != nil {
 		if h.preflight(c, ref) {
@@ -174,7 +190,6 @@ func (h *Handler) serve(c *call) *refusal {
 		return ref
 	}
 	h.origin.allow(c.w.Header(), c.r.Header.Get("Origin"))
-	c.state = h.cfg.State()
 	if c.endpoint.Access == AccessPrincipal {
 		if ref := h.authenticate(c); ref != nil {
 			return ref

@@ -24,8 +24,43 @@ type modelList struct {
 
 func newModel(id string) model { return model{ID: id, Object: "model", OwnedBy: "iop"} }
 
+// anthropicModel is Anthropic's shape of one model. Clients want a time: the epoch is what that API has for one that
+// isn't known.
+type anthropicModel struct {
+	Type        string `json:"type"`
+	ID          string `json:"id"`
+	DisplayName string `json:"display_name"`
+	CreatedAt   string `json:"created_at"`
+}
+
+// anthropicList is one page, which is all there is.
+type anthropicList struct {
+	Data    []anthropicModel `json:"data"`
+	HasMore bool             `json:"has_more"`
+	FirstID *string          `json:"first_id"`
+	LastID  *string          `json:"last_id"`
+}
+
+func newAnthropicModel(id string) anthropicModel {
+	return anthropicModel{Type: "model", ID: id, DisplayName: id, CreatedAt: "1970-01-01T00:00:00Z"}
+}
+
+// speaksAnthropic reports whether a request for the models is that of a client of Anthropic's API: it must send the
+// version of that API with each request, and OpenAI's clients never do.
+func speaksAnthropic(h http.Header) bool { return len(h["Anthropic-Version"]) > 0 }
+
 // listModels answers GET /v1/models.
 func (h *Handler) listModels(c *call) *refusal {
+	if speaksAnthropic(c.r.Header) {
+		list := anthropicList{Data: []anthropicModel{}}
+		for _, id := range h.models(c) {
+			list.Data = append(list.Data, newAnthropicModel(id))
+		}
+		if n := len(list.Data); n > 0 {
+			list.FirstID, list.LastID = &list.Data[0].ID, &list.Data[n-1].ID
+		}
+		return h.writeJSON(c, list)
+	}
 	list := modelList{Object: "list", Data: []model{}}
 	for _, id := range h.models(c) {
 		list.Data = append(list.Data, newModel(id))
@@ -36,8 +71,16 @@ func (h *Handler) listModels(c *call) *refusal {
 // getModel answers GET /v1/models/{id}.
 func (h *Handler) getModel(c *call) *refusal {
 	id, ok := unescapeModel(c.pathID)
-	if _, found := slices.BinarySearch(h.models(c), id); !ok || !found {
+	models := h.models(c)
+	known := func(name string) bool {
+		_, found := slices.BinarySearch(models, name)
+		return found
+	}
+	switch {
+	case !ok || !slices.ContainsFunc(namesOf(id), known):
 		return unknownModel()
+	case speaksAnthropic(c.r.Header):
+		return h.writeJSON(c, newAnthropicModel(id))
 	}
 	return h.writeJSON(c, newModel(id))
 }

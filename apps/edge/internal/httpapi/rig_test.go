@@ -271,7 +271,7 @@ func (c *caller) send(text string) {
 // post sends a chat completion with extra header lines, each ended by CRLF.
 func (c *caller) post(headers, body string) {
 	c.t.Helper()
-	c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\nContent-Type: application/json\r\n" + headers +
+	c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + headers +
 		"Content-Length: " + itoa(len(body)) + "\r\n\r\n" + body)
 }
 
@@ -296,7 +296,13 @@ func (c *caller) head() string {
 // response reads one whole response.
 func (c *caller) response() (*http.Response, string) {
 	c.t.Helper()
-	resp, err := http.ReadResponse(c.r, nil)
+	return c.responseTo(http.MethodPost)
+}
+
+// responseTo is the same for a request of another method: one to HEAD has no body.
+func (c *caller) responseTo(method string) (*http.Response, string) {
+	c.t.Helper()
+	resp, err := http.ReadResponse(c.r, &http.Request{Method: method})
 	if err != nil {
 		c.t.Fatal(err)
 	}

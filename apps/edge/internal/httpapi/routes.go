@@ -4,6 +4,11 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"iop/apps/edge/internal/dialect"
+	"iop/apps/edge/internal/dialect/anthropic"
+	"iop/apps/edge/internal/dialect/ollama"
+	"iop/apps/edge/internal/dialect/openai"
 )
 
 // Access says who may use an endpoint.
@@ -13,6 +18,8 @@ type Access uint8
 const (
 	// AccessPrincipal needs an API key, unless no principals are configured.
 	AccessPrincipal Access = 1
+	// AccessAnyone tells everybody the same, and nothing of this edge.
+	AccessAnyone Access = 2
 )
 
 // Endpoint is one row of the table: what can be asked for, and by whom.
@@ -22,21 +29,65 @@ type Endpoint struct {
 	Access Access
 
 	handle func(*Handler, *call) *refusal
-	encode func(status int, ref *refusal) []byte // the dialect's error shape
+	encode encoder          // the dialect's error shape
+	api    dialect.Endpoint // how a run serves it, nil = a run can't
 }
 
 // Endpoints returns the whole table.
 func Endpoints() []Endpoint {
+	return slices.Concat(openAIEndpoints(), anthropicEndpoints(), ollamaEndpoints(), runEndpoints())
+}
+
+func openAIEndpoints() []Endpoint {
+	chat := openai.Chat()
+	encode := chat.EncodeError
 	return []Endpoint{
-		{http.MethodPost, "/v1/chat/completions", AccessPrincipal, (*Handler).openAI, encodeError},
-		{http.MethodPost, "/v1/completions", AccessPrincipal, (*Handler).openAI, encodeError},
-		{http.MethodPost, "/v1/embeddings", AccessPrincipal, (*Handler).openAI, encodeError},
-		{http.MethodPost, "/v1/responses", AccessPrincipal, (*Handler).openAI, encodeError},
-		{http.MethodGet, "/v1/models", AccessPrincipal, (*Handler).listModels, encodeError},
-		{http.MethodGet, "/v1/models/{id}", AccessPrincipal, (*Handler).getModel, encodeError},
-		{http.MethodPost, "/iop/v1/runs", AccessPrincipal, (*Handler).createRun, encodeRunError},
-		{http.MethodGet, "/iop/v1/runs/{id}", AccessPrincipal, (*Handler).getRun, encodeRunError},
-		{http.MethodPost, "/iop/v1/runs/{id}/cancel", AccessPrincipal, (*Handler).cancelRun, encodeRunError},
+		{http.MethodPost, "/v1/chat/completions", AccessPrincipal, (*Handler).forward, encode, chat},
+		{http.MethodPost, "/v1/completions", AccessPrincipal, (*Handler).forward, encode, nil},
+		{http.MethodPost, "/v1/embeddings", AccessPrincipal, (*Handler).forward, encode, nil},
+		{http.MethodPost, "/v1/responses", AccessPrincipal, (*Handler).forward, encode, nil},
+		{http.MethodGet, modelsPath, AccessPrincipal, (*Handler).listModels, encode, nil},
+		{http.MethodGet, modelPath + idMark, AccessPrincipal, (*Handler).getModel, encode, nil},
+	}
+}
+
+func anthropicEndpoints() []Endpoint {
+	messages := anthropic.Messages()
+	return []Endpoint{
+		{http.MethodPost, "/v1/messages", AccessPrincipal, (*Handler).forward, messages.EncodeError, messages},
+		{http.MethodPost, "/v1/messages/count_tokens", AccessPrincipal, (*Handler).forward, messages.EncodeError, nil},
+	}
+}
+
+func ollamaEndpoints() []Endpoint {
+	chat, generate := ollama.Chat(), ollama.Generate()
+	encode := chat.EncodeError
+	rows := []Endpoint{
+		{http.MethodGet, "/", AccessAnyone, (*Handler).ollamaRoot, encode, nil},
+		{http.MethodGet, "/api/version", AccessAnyone, (*Handler).ollamaVersion, encode, nil},
+		{http.MethodGet, tagsPath, AccessPrincipal, (*Handler).ollamaTags, encode, nil},
+		{http.MethodGet, psPath, AccessPrincipal, (*Handler).ollamaRunning, encode, nil},
+		{http.MethodPost, showPath, AccessPrincipal, (*Handler).ollamaShow, encode, nil},
+		{http.MethodPost, "/api/chat", AccessPrincipal, (*Handler).forward, encode, chat},
+		{http.MethodPost, "/api/generate", AccessPrincipal, (*Handler).forward, encode, generate},
+		{http.MethodPost, "/api/embed", AccessPrincipal, (*Handler).forward, encode, nil},
+		{http.MethodPost, "/api/embeddings", AccessPrincipal, (*Handler).forward, encode, nil},
+	}
+	for _, managed := range []struct{ method, path string }{
+		{http.MethodPost, "/api/pull"}, {http.MethodPost, "/api/push"}, {http.MethodPost, "/api/create"},
+		{http.MethodPost, "/api/copy"}, {http.MethodDelete, "/api/delete"},
+		{http.MethodPost, "/api/blobs/" + idMark}, {http.MethodHead, "/api/blobs/" + idMark},
+	} {
+		rows = append(rows, Endpoint{managed.method, managed.path, AccessPrincipal, (*Handler).ollamaManaged, encode, nil})
+	}
+	return rows
+}
+
+func runEndpoints() []Endpoint {
+	return []Endpoint{
+		{http.MethodPost, "/iop/v1/runs", AccessPrincipal, (*Handler).createRun, encodeRunError, nil},
+		{http.MethodGet, "/iop/v1/runs/{id}", AccessPrincipal, (*Handler).getRun, encodeRunError, nil},
+		{http.MethodPost, "/iop/v1/runs/{id}/cancel", AccessPrincipal, (*Handler).cancelRun, encodeRunError, nil},
 	}
 }
 
@@ -96,9 +147,12 @@ func (t table) find(c *call, path string) *refusal {
 		rows, c.pathID = t.match(path)
 	}
 	if rows == nil {
-		return notFound("no such path here; the API is under /v1")
+		return notFound("no such path here; the APIs are under /v1, /api and /iop/v1")
 	}
 	c.encode = rows[0].encode
+	if speaksAnthropic(c.r.Header) && (path == modelsPath || strings.HasPrefix(path, modelPath)) {
+		c.encode = anthropic.Messages().EncodeError
+	}
 	for _, row := range rows {
 		if row.serves(c.r.Method) {
 			c.endpoint = row

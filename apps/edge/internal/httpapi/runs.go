@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"time"
 
@@ -110,19 +109,14 @@ func (r *runRequest) check() *refusal {
 
 // createRun answers POST /iop/v1/runs.
 func (h *Handler) createRun(c *call) *refusal {
-	b, ref := h.bodies.read(c.w, c.r)
+	b, ref := h.receive(c)
 	if ref != nil {
-		if ref.failure.Code == execution.CodeClientSlow {
-			c.patience = 0 // it was waited for long enough; the deadline has passed and stays
-		}
 		return ref
 	}
-	c.patience = 0
 	defer b.close()
-	c.tunnel.Body = b
-	text, err := io.ReadAll(io.NewSectionReader(b, 0, b.Size()))
-	if err != nil {
-		return scanRefusal(err)
+	text, ref := b.text()
+	if ref != nil {
+		return ref
 	}
 	r, ref := parseRun(text)
 	if ref != nil {
@@ -289,7 +283,7 @@ func (h *Handler) respond(c *call, status int, v any) {
 }
 
 // encodeRunError is the error shape of the runs API.
-func encodeRunError(_ int, ref *refusal) []byte {
+func encodeRunError(_ int, f *execution.Failure, field string) []byte {
 	var body struct {
 		Error struct {
 			Code    string `json:"code"`
@@ -298,8 +292,8 @@ func encodeRunError(_ int, ref *refusal) []byte {
 			Param   string `json:"param,omitempty"`
 		} `json:"error"`
 	}
-	body.Error.Code, body.Error.Message = ref.failure.Code.String(), ref.failure.Text
-	body.Error.Origin, body.Error.Param = ref.failure.Origin.String(), ref.param
+	body.Error.Code, body.Error.Message = f.Code.String(), f.Text
+	body.Error.Origin, body.Error.Param = f.Origin.String(), field
 	text, err := json.Marshal(body)
 	if err != nil { // strings always encode
 		return []byte(`{"error":{"code":"internal","message":"internal error","origin":"edge"}}`)

@@ -320,7 +320,7 @@ func TestRunCallerLeaves(t *testing.T) {
 	g := startRuns(t, open(), f)
 	c := g.dial()
 	body := minimal + `,"stream":true}`
-	c.send("POST /iop/v1/runs HTTP/1.1\r\nHost: edge\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
+	c.send("POST /iop/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
 	if _, err := c.r.ReadString('x'); err != nil {
 		t.Fatal(err)
 	}

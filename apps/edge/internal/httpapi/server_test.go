@@ -156,7 +156,7 @@ func TestLongHead(t *testing.T) {
 	c := g.dial()
 	go func() {
 		// The refusal may come, and the connection end, before all of it is sent.
-		_, _ = io.WriteString(c.Conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\nX: "+strings.Repeat("x", 1<<20)+"\r\n\r\n")
+		_, _ = io.WriteString(c.Conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX: "+strings.Repeat("x", 1<<20)+"\r\n\r\n")
 	}()
 	resp, err := http.ReadResponse(c.r, nil)
 	if err != nil || resp.StatusCode != 431 {
@@ -172,13 +172,13 @@ func TestBadHeaders(t *testing.T) {
 	g := start(t, open(), nil)
 	for _, head := range []string{"X: a\x00b", "X: a\x01b", "X Y: z", "X\x00: z", ": z", "X: a\rb", "Host: a/b c"} {
 		c := g.dial()
-		c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\n" + head + "\r\nContent-Length: 2\r\n\r\n{}")
+		c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + head + "\r\nContent-Length: 2\r\n\r\n{}")
 		if resp, _ := c.response(); resp.StatusCode != 400 {
 			t.Errorf("%q: %s", head, resp.Status)
 		}
 	}
 	c := g.dial()
-	c.send("PO ST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\n\r\n")
+	c.send("PO ST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	if resp, _ := c.response(); resp.StatusCode != 400 {
 		t.Error(resp.Status)
 	}

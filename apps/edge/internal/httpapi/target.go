@@ -8,7 +8,9 @@ import (
 
 // modelPath is the one prefix behind which names stand that aren't ours: model names have slashes, clients escape them,
 // and nothing of them leaves the edge in a path.
-const modelPath = "/v1/models/"
+const modelPath = modelsPath + "/"
+
+const modelsPath = "/v1/models"
 
 // splitTarget checks a raw request target before anything is routed by it, and splits it at the question mark. What
 // two programs could read differently is refused, whatever a path means today: the targets that absolute URLs,

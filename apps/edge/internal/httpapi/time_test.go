@@ -92,7 +92,7 @@ func TestSlowHeadIsCut(t *testing.T) {
 
 func TestSlowBodyIsCut(t *testing.T) {
 	onFakeTime(t, func(t *testing.T, g *rig, c *caller) {
-		c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\nContent-Length: 100\r\n\r\n")
+		c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n")
 		for range 20 { // slow, but it moves
 			time.Sleep(50 * time.Second)
 			c.send(" ")
@@ -112,7 +112,7 @@ func TestRefusedWithoutBody(t *testing.T) {
 	for _, request := range []string{"POST /v1/nothing", "GET /v1/models", "PUT /v1/models"} {
 		onFakeTime(t, func(t *testing.T, _ *rig, c *caller) {
 			start := time.Now()
-			c.send(request + " HTTP/1.1\r\nHost: edge\r\nContent-Length: 100\r\n\r\n")
+			c.send(request + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n")
 			resp, _ := c.response()
 			if !resp.Close {
 				t.Errorf("%s: the connection is kept though its next request can't be found", resp.Status)
@@ -239,7 +239,7 @@ func TestCallerGoneWithTheWholeAnswer(t *testing.T) {
 // A caller that leaves in the middle of its body gets no answer and is no bad request.
 func TestCallerGoneWhileSending(t *testing.T) {
 	onFakeTime(t, func(t *testing.T, g *rig, c *caller) {
-		c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\nContent-Length: 100\r\n\r\n{")
+		c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
 		_ = c.Close()
 		synctest.Wait()
 		got := g.outcomes()

@@ -23,7 +23,7 @@ const small = `{"model":"small","messages":[]}`
 func TestTunnelCarriesTheRequest(t *testing.T) {
 	g := start(t, keyed(), nil)
 	c := g.dial()
-	c.send("POST /v1/embeddings?x=1%202&y HTTP/1.1\r\nHost: edge\r\nAuthorization: Bearer " + aliceKey +
+	c.send("POST /v1/embeddings?x=1%202&y HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + aliceKey +
 		"\r\nX-IOP-Session: s-1\r\nX-Request-Id: caller-7\r\nAccept-Encoding: gzip, br\r\nUser-Agent: probe\r\nContent-Length: " +
 		itoa(len(small)) + "\r\n\r\n" + small)
 	resp, body := c.response()
@@ -58,7 +58,7 @@ func TestBodyLengthIsKnown(t *testing.T) {
 		t.Errorf("size %d", got.Body.Size())
 	}
 	c := g.dial()
-	c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\nTransfer-Encoding: chunked\r\n\r\n" +
+	c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" +
 		"5;ext=1\r\n{\"mod\r\n0b\r\nel\":\"small\"\r\n1\r\n}\r\n0\r\nX-Trailer: t\r\n\r\n")
 	if resp, _ := c.response(); resp.StatusCode != 200 {
 		t.Fatal(resp.Status)
@@ -121,7 +121,7 @@ func TestConflictingLengths(t *testing.T) {
 		"Transfer-Encoding: chunked, chunked\r\n", "Transfer-Encoding: \x0bchunked\r\n", "X: y\r\n Content-Length : 31\r\n",
 	} {
 		c := g.dial()
-		c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\n" + headers + "\r\n" + small)
+		c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n" + small)
 		resp, _ := c.response()
 		if resp.StatusCode != 400 && resp.StatusCode != 501 {
 			t.Errorf("%q: %s", headers, resp.Status)
@@ -137,7 +137,7 @@ func TestExpectContinue(t *testing.T) {
 	g := start(t, open(), nil)
 	text := `{"model":"small","pad":"` + strings.Repeat("x", 2<<20) + `"}`
 	c := g.dial()
-	c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\nExpect: 100-continue\r\nContent-Length: " + itoa(len(text)) + "\r\n\r\n")
+	c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: " + itoa(len(text)) + "\r\n\r\n")
 	if head := c.head(); head != "HTTP/1.1 100 Continue\r\n\r\n" {
 		t.Fatalf("got %q", head)
 	}
@@ -160,7 +160,7 @@ func TestExpectContinueRefused(t *testing.T) {
 		"Authorization: Bearer " + aliceKey + "\r\nContent-Encoding: gzip\r\nContent-Length: 9\r\n": 400,
 	} {
 		c := g.dial()
-		c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\nExpect: 100-continue\r\n" + headers + "\r\n")
+		c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n" + headers + "\r\n")
 		if resp, body := c.response(); resp.StatusCode != status {
 			t.Errorf("%q: %d %s", headers, resp.StatusCode, body)
 		}
@@ -187,7 +187,7 @@ func TestBodyOverTheLimit(t *testing.T) {
 		t.Errorf("the message doesn't name the limit: %s", message)
 	}
 	c := g.dial()
-	c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\nTransfer-Encoding: chunked\r\n\r\n100001\r\n" + text + "\r\n0\r\n\r\n")
+	c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n100001\r\n" + text + "\r\n0\r\n\r\n")
 	resp, body = c.response()
 	wantError(t, resp, body, 413, "body_too_large")
 	if n := len(g.tunnels()); n != 0 {
@@ -268,7 +268,7 @@ func TestCallerGoneWhileWaiting(t *testing.T) {
 				return &service.Outcome{Failure: execution.Failf(execution.CodeClientGone, execution.OriginCaller, "gone")}
 			})
 			c := g.dial()
-			c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\n" + request)
+			c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + request)
 			<-waiting
 			left := time.Now()
 			_ = c.Close()
@@ -308,7 +308,7 @@ func TestCallerLeavesWithTheWholeAnswer(t *testing.T) {
 				return &service.Outcome{HeadSent: true}
 			})
 			c := g.dial()
-			c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\nContent-Length: 31\r\n\r\n" + small)
+			c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 31\r\n\r\n" + small)
 			got := make([]byte, 1)
 			for seen := ""; !strings.Contains(seen, "\r\n\r\n") || !strings.Contains(seen, tt.body); seen += string(got) {
 				if _, err := io.ReadFull(c, got); err != nil {
@@ -348,7 +348,7 @@ func TestMalformedRequestsTakeNoPlace(t *testing.T) {
 			n++
 		}
 		c := g.dial()
-		c.send("GET /v1/chat/completions HTTP/1.1\r\nHost: edge\r\n\r\n")
+		c.send("GET /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		resp, body := c.response()
 		wantError(t, resp, body, 405, "bad_request")
 		n++
@@ -476,9 +476,9 @@ func TestWildcardRoute(t *testing.T) {
 func TestRouteThatNobodyServes(t *testing.T) {
 	edge := open()
 	edge.Nodes = []config.NodeRecord{
-		{ID: "n1", Enabled: true, Adapters: []config.Adapter{{Name: "x"}, {Name: "y"}}},
-		{ID: "n2", Enabled: true, Adapters: []config.Adapter{{Name: "x"}}},
-		{ID: "off", Adapters: []config.Adapter{{Name: "x"}}},
+		{ID: "n1", Enabled: true, Adapters: []config.Adapter{{Name: "x", Kind: "openai"}, {Name: "y", Kind: "openai"}}},
+		{ID: "n2", Enabled: true, Adapters: []config.Adapter{{Name: "x", Kind: "openai"}}},
+		{ID: "off", Adapters: []config.Adapter{{Name: "x", Kind: "openai"}}},
 	}
 	edge.Routes = []config.Route{{Model: "public", Adapter: "x", Target: "inner"}}
 	var offers []Offer
@@ -504,10 +504,10 @@ func TestRouteThatNobodyServes(t *testing.T) {
 
 func TestScanRefusalOfABrokenFile(t *testing.T) {
 	ref := scanRefusal(os.ErrClosed)
-	if ref.status != 500 || strings.Contains(string(encodeError(500, ref)), "closed") {
+	if ref.status != 500 || strings.Contains(string(encoderOf("/")(500, ref.failure, "")), "closed") {
 		t.Errorf("%+v", ref)
 	}
-	if !bytes.HasSuffix(encodeError(500, ref), []byte("}\n")) {
+	if !bytes.HasSuffix(encoderOf("/")(500, ref.failure, ""), []byte("}\n")) {
 		t.Error("not a line of JSON")
 	}
 }
