@@ -20,7 +20,7 @@ func TestRefusedTellsWhatTheProviderSays(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"error":{"message":"model 'nope' not found","type":"api_error","code":null}}`:   ": model 'nope' not found",
 		`{"error":"model 'nope' not found"}`:                                              ": model 'nope' not found",
-		`{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`:     ": Overloaded",
+		`{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`:     ": overloaded_error: Overloaded",
 		`{"object":"error","message":"bad","code":400}`:                                   ": bad",
 		`{"detail":"Not Found"}`:                                                          ": Not Found",
 		`{"error":{"error":{"error":{"error":"too deep"}}}}`:                              "",
