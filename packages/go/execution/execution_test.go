@@ -69,6 +69,23 @@ func TestCancelCauseCode(t *testing.T) {
 	}
 }
 
+// A model goes by its name and, tagged latest, by its name without the tag; not the other way about, since who lists a
+// plain name may know no tags.
+func TestSameModel(t *testing.T) {
+	for _, k := range []struct {
+		listed, asked string
+		want          bool
+	}{
+		{"tiny:latest", "tiny", true}, {"tiny:latest", "tiny:latest", true}, {"tiny", "tiny", true}, {"a/b:latest", "a/b", true},
+		{"tiny", "tiny:latest", false}, {"tiny:8b", "tiny", false}, {"tiny:latest", "tin", false}, {"tiny:latest", "", false},
+		{"tiny:latest:latest", "tiny", false}, {"tinylatest", "tiny", false}, {"tiny:Latest", "tiny", false},
+	} {
+		if got := SameModel(k.listed, k.asked); got != k.want {
+			t.Errorf("%q listed, %q asked for: %v", k.listed, k.asked, got)
+		}
+	}
+}
+
 func TestUsageUnknownIsNotZero(t *testing.T) {
 	zero := int64(0)
 	if (Usage{}).Known() {

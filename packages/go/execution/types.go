@@ -9,6 +9,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -116,6 +117,17 @@ type Model struct {
 	Name    string
 	Loaded  bool  // in memory now; false also when the provider doesn't tell
 	Context int64 // longest context in tokens, 0 = the provider doesn't tell
+}
+
+// latestTag is the tag of a model that is named without one.
+const latestTag = ":latest"
+
+// SameModel reports whether a model that a provider lists, or that a configuration names, is meant by a name that is
+// asked for: by its own, or by its own without the tag "latest". Ollama lists "tiny:latest", takes "tiny" for it, and its
+// clients use either.
+func SameModel(listed, asked string) bool {
+	plain, tagged := strings.CutSuffix(listed, latestTag)
+	return listed == asked || tagged && plain == asked
 }
 
 // Capabilities is what a provider said of itself when it was last asked.

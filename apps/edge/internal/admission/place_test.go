@@ -367,6 +367,9 @@ func TestOffers(t *testing.T) {
 		{"by its models", Adapter{Models: models}, true},
 		{"another model", Adapter{Models: []execution.Model{{Name: "x"}}}, false},
 		{"it doesn't tell", Adapter{}, true},
+		{"by its targets, with a tag", Adapter{Targets: []string{"x", "m:latest"}}, true},
+		{"by its models, with a tag", Adapter{Models: []execution.Model{{Name: "m:latest"}}}, true},
+		{"of another tag", Adapter{Targets: []string{"m:8b"}, Models: models}, false},
 	} {
 		if got := tc.a.Offers("m"); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)

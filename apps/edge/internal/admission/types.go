@@ -38,19 +38,19 @@ type Adapter struct {
 }
 
 // Offers reports whether the adapter can be asked for target: by its configured targets if it has any, else by the
-// models that its provider named if it named any, else anything.
+// models that its provider named if it named any, else anything. Names are compared by [execution.SameModel].
 func (a *Adapter) Offers(target string) bool {
 	if len(a.Targets) > 0 {
-		return slices.Contains(a.Targets, target)
+		return slices.ContainsFunc(a.Targets, func(name string) bool { return execution.SameModel(name, target) })
 	}
 	if len(a.Models) > 0 {
-		return slices.ContainsFunc(a.Models, func(m execution.Model) bool { return m.Name == target })
+		return slices.ContainsFunc(a.Models, func(m execution.Model) bool { return execution.SameModel(m.Name, target) })
 	}
 	return true
 }
 
 func (a *Adapter) loaded(target string) bool {
-	return slices.ContainsFunc(a.Models, func(m execution.Model) bool { return m.Loaded && m.Name == target })
+	return slices.ContainsFunc(a.Models, func(m execution.Model) bool { return m.Loaded && execution.SameModel(m.Name, target) })
 }
 
 func (a *Adapter) equal(o *Adapter) bool {

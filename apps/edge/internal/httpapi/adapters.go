@@ -48,11 +48,13 @@ func (o *Offer) matches(route *config.Route) bool {
 	return true
 }
 
+// serves reports whether the adapter can be asked for target, as the scheduler sees it: a name that a provider knows
+// stays as the caller wrote it, and so does its answer.
 func (o *Offer) serves(target string) bool {
 	if len(o.Targets) > 0 {
-		return slices.Contains(o.Targets, target)
+		return slices.ContainsFunc(o.Targets, func(name string) bool { return execution.SameModel(name, target) })
 	}
-	return len(o.Models) == 0 || slices.ContainsFunc(o.Models, func(m execution.Model) bool { return m.Name == target })
+	return len(o.Models) == 0 || slices.ContainsFunc(o.Models, func(m execution.Model) bool { return execution.SameModel(m.Name, target) })
 }
 
 // mixture remembers which routes of a configuration have adapters that don't carry a path. It is asked for each request,

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -75,12 +76,12 @@ func (h *Handler) ollamaShow(c *call) *refusal {
 	c.tunnel.Model, c.tunnel.Route, c.tunnel.Target = f.model, f.route, f.target
 	m := ollama.Model{Name: asked}
 	for _, s := range h.stock(c.state) {
-		_, model, has := s.find(f.target)
+		target, model, has := s.find(namesOf(f.target)...)
 		if !has || !s.matches(f.route) {
 			continue
 		}
 		if s.isOllama() {
-			if r := h.showAt(c, s, f.target, text); r != nil {
+			if r := h.showAt(c, s, target, text); r != nil {
 				return h.passOn(c, r)
 			}
 		}
@@ -197,10 +198,7 @@ func (h *Handler) catalog(c *call, path string) []ollama.Model {
 		m := &models[i]
 		m.Name = name
 		route := c.state.Route(name)
-		targets := []string{route.Target}
-		if route.Target == "" {
-			targets = namesOf(name)
-		}
+		targets := namesOf(cmp.Or(route.Target, name))
 		for _, s := range all {
 			target, model, has := s.find(targets...)
 			if !has || !s.matches(route) {
