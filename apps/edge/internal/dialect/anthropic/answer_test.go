@@ -294,6 +294,21 @@ func TestArgumentsThatAreNoObject(t *testing.T) {
 	}
 }
 
+func TestObjectEnd(t *testing.T) {
+	for text, end := range map[string]int{`{}`: 2, ` {"a":{"b":[1]}} `: 16, `{"}":"{\\"}`: 11, `{"\"}":"\\\""}x`: 14, `{`: 0, ``: 0, `[{}]`: 0, `"{}"`: 0, `x{}`: 0, `{"a":"}`: 0} {
+		var e objectEnd
+		got := 0
+		for i := range len(text) {
+			if e.write(text[i : i+1]); e.complete() && got == 0 {
+				got = i + 1
+			}
+		}
+		if got != end {
+			t.Errorf("%s is complete after %d bytes, want %d", text, got, end)
+		}
+	}
+}
+
 // A call that goes on after its block was closed, as complete, is a fault and not lost.
 func TestCallGoesOnAfterItsEnd(t *testing.T) {
 	a := Messages().Answer(&dialect.Request{Stream: true}, dialect.About{})
@@ -309,15 +324,18 @@ func TestCallGoesOnAfterItsEnd(t *testing.T) {
 
 // What waits behind a call that doesn't end is bounded, by its bytes and by how many blocks there are.
 func TestStreamBoundsWhatWaits(t *testing.T) {
-	big := strings.Repeat("x", 1<<20)
+	if s := Messages().Answer(&dialect.Request{Stream: true}, dialect.About{}).(*stream); s.most != maxHeld {
+		t.Fatalf("holds %d bytes", s.most)
+	}
+	big := strings.Repeat("x", 1<<10)
 	for name, next := range map[string]func(i int) execution.Event{
 		"bytes":  func(int) execution.Event { return say(big) },
 		"blocks": func(i int) execution.Event { return []execution.Event{say("x"), think("y")}[i%2] },
 		"itself": func(int) execution.Event { return call(0, "", "", big) },
 	} {
-		a := Messages().Answer(&dialect.Request{Stream: true}, dialect.About{})
+		a := &stream{most: 1 << 16}
 		_, err := a.Event(nil, call(0, "a", "now", `{"`))
-		for i := 0; err == nil && i < 1<<20; i++ {
+		for i := 0; err == nil && i < 1<<10; i++ {
 			_, err = a.Event(nil, next(i))
 		}
 		if f := execution.AsFailure(err, 0); f == nil || f.Code != execution.CodeLimitExceeded {

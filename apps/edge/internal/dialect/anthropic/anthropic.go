@@ -28,7 +28,7 @@ func (messages) Parse(body []byte) (*dialect.Request, *dialect.Refusal) {
 // Answer implements [dialect.Endpoint].
 func (messages) Answer(r *dialect.Request, about dialect.About) dialect.Answer {
 	if r.Stream {
-		return &stream{about: about, silent: r.HideReasoning}
+		return &stream{about: about, silent: r.HideReasoning, most: maxHeld}
 	}
 	return &whole{about: about, silent: r.HideReasoning}
 }

@@ -22,6 +22,7 @@ const blockCost = 256
 type stream struct {
 	about  dialect.About
 	silent bool // about reasoning
+	most   int  // that is held
 
 	begun   bool
 	index   int      // of the block that is open, or comes next
@@ -171,9 +172,9 @@ func (s *stream) next() *block {
 
 // hold counts what is kept.
 func (s *stream) hold(n int) error {
-	if s.held += n; s.held > maxHeld {
+	if s.held += n; s.held > s.most {
 		return execution.Failf(execution.CodeLimitExceeded, execution.OriginEdge,
-			"the answer has more than %d bytes of tool calls that come side by side", maxHeld)
+			"the answer has more than %d bytes of tool calls that come side by side", s.most)
 	}
 	return nil
 }
