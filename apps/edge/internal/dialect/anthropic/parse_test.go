@@ -204,39 +204,46 @@ func TestParseClearThinking(t *testing.T) {
 	}
 }
 
+// refuses checks that bodies are refused for a field, by a text that names it.
+func refuses(t *testing.T, bodies map[string]string) {
+	t.Helper()
+	for body, field := range bodies {
+		r, ref := Messages().Parse([]byte(body))
+		switch {
+		case ref == nil:
+			t.Errorf("%s: taken as %+v", body, r)
+		case ref.Field != field:
+			t.Errorf("%s: refused for %q, want %q: %s", body, ref.Field, field, ref.Text)
+		case !strings.Contains(ref.Text, field[strings.LastIndexByte(field, '.')+1:]):
+			t.Errorf("%s: the refusal %q doesn't name %s", body, ref.Text, field)
+		}
+	}
+}
+
 // What a run can't carry is refused with its path, and what makes no sense too.
-func TestParseRefuses(t *testing.T) {
+func TestParseRefusesContent(t *testing.T) {
 	user := func(block string) string { return turns(`{"role":"user","content":[` + block + `]}`) }
 	assistant := func(block string) string {
 		return turns(`{"role":"user","content":"hi"}`, `{"role":"assistant","content":[{"type":"text","text":"x"},`+block+`]}`)
 	}
 	image := func(source string) string { return user(`{"type":"image","source":` + source + `}`) }
-	for body, field := range map[string]string{
-		`{`:  "",
-		`[]`: "",
-		"{\"model\":\"m\",\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}": "",
-		`{"max_tokens":1,"messages":[{"role":"user","content":"hi"}]}`:                               "model",
-		`{"model":"m","messages":[{"role":"user","content":"hi"}]}`:                                  "max_tokens",
-		`{"model":"m","max_tokens":0,"messages":[{"role":"user","content":"hi"}]}`:                   "max_tokens",
-		`{"model":"m","max_tokens":"9","messages":[{"role":"user","content":"hi"}]}`:                 "max_tokens",
-		`{"model":"m","max_tokens":1}`:                                                               "messages",
-		`{"model":"m","max_tokens":1,"messages":[]}`:                                                 "messages",
-		turns(`{"role":"assistant","content":""}`):                                                   "messages",
-		turns(`{"role":"user","content":"hi"}`, `{"role":"tool","content":"x"}`):                     "messages[1].role",
-		turns(`{"role":"user"}`):                                                                     "messages[0].content",
-		turns(`{"role":"user","content":null}`):                                                      "messages[0].content",
-		turns(`{"role":"user","content":7}`):                                                         "messages[0].content",
-		turns(`{"role":"user","content":""}`):                                                        "messages[0].content",
-		turns(`{"role":"user","content":"hi","name":"ann"}`):                                         "messages[0].name",
-		turns(`{"role":"system","content":"x","clear_at":"next_user_message"}`):                      "messages[0].clear_at",
-		turns(`{"role":"system","content":[` + png + `]}`):                                           "messages[0].content[0].type",
-		user(`{"type":"text","text":7}`):                                                             "messages[0].content[0].text",
-		user(`{"type":"text","text":"x","citations":[{"type":"char_location"}]}`):                    "messages[0].content[0].citations",
-		user(`{"type":"text","text":"x"},{"type":"document","source":{}}`):                           "messages[0].content[1].type",
-		user(`{"type":"search_result"}`):                                                             "messages[0].content[0].type",
-		user(`{"type":"container_upload","file_id":"x"}`):                                            "messages[0].content[0].type",
-		user(`{"type":"tool_use","id":"a","name":"now","input":{}}`):                                 "messages[0].content[0].type",
-		user(`{"type":"thinking","thinking":"x"}`):                                                   "messages[0].content[0].type",
+	refuses(t, map[string]string{
+		turns(`{"role":"assistant","content":""}`):                                "messages",
+		turns(`{"role":"user","content":"hi"}`, `{"role":"tool","content":"x"}`):  "messages[1].role",
+		turns(`{"role":"user"}`):                                                  "messages[0].content",
+		turns(`{"role":"user","content":null}`):                                   "messages[0].content",
+		turns(`{"role":"user","content":7}`):                                      "messages[0].content",
+		turns(`{"role":"user","content":""}`):                                     "messages[0].content",
+		turns(`{"role":"user","content":"hi","name":"ann"}`):                      "messages[0].name",
+		turns(`{"role":"system","content":"x","clear_at":"next_user_message"}`):   "messages[0].clear_at",
+		turns(`{"role":"system","content":[` + png + `]}`):                        "messages[0].content[0].type",
+		user(`{"type":"text","text":7}`):                                          "messages[0].content[0].text",
+		user(`{"type":"text","text":"x","citations":[{"type":"char_location"}]}`): "messages[0].content[0].citations",
+		user(`{"type":"text","text":"x"},{"type":"document","source":{}}`):        "messages[0].content[1].type",
+		user(`{"type":"search_result"}`):                                          "messages[0].content[0].type",
+		user(`{"type":"container_upload","file_id":"x"}`):                         "messages[0].content[0].type",
+		user(`{"type":"tool_use","id":"a","name":"now","input":{}}`):              "messages[0].content[0].type",
+		user(`{"type":"thinking","thinking":"x"}`):                                "messages[0].content[0].type",
 		user(`"hi"`):                                                                           "messages[0].content[0]",
 		user(`{"type":"image"}`):                                                               "messages[0].content[0].source",
 		image(`{"type":"url","url":"http://x"}`):                                               "messages[0].content[0].source.type",
@@ -256,58 +263,62 @@ func TestParseRefuses(t *testing.T) {
 		assistant(`{"type":"tool_use","id":"a","name":"now","input":"{}"}`):                              "messages[1].content[1].input",
 		assistant(`{"type":"tool_use","id":"a","name":"now","input":{},"caller":{"type":"code"}}`):       "messages[1].content[1].caller.type",
 		assistant(`{"type":"tool_use","id":"a","name":"now"},{"type":"tool_use","id":"a","name":"now"}`): "messages[1].content[2].id",
-		with(`"system":[` + png + `]`):                                                                   "system[0].type",
-		with(`"tools":[{"type":"web_search_20250305","name":"web_search","max_uses":5}]`):                "tools[0].type",
-		with(`"tools":[` + weather + `,{"name":"bash","type":"bash_20250124"}]`):                         "tools[1].type",
-		with(`"tools":[{"name":"a b","input_schema":{}}]`):                                               "tools[0].name",
-		with(`"tools":[` + weather + `,` + weather + `]`):                                                "tools[1].name",
-		with(`"tools":[{"name":"a","input_schema":[]}]`):                                                 "tools[0].input_schema",
-		with(`"tools":[{"name":"a","strict":true}]`):                                                     "tools[0].strict",
-		with(`"tools":[{"name":"a","defer_loading":true}]`):                                              "tools[0].defer_loading",
-		with(`"tools":[{"name":"a","input_examples":[{}]}]`):                                             "tools[0].input_examples",
-		with(`"tools":[` + manyTools() + `]`):                                                            "tools",
-		with(`"tool_choice":"auto"`):                                                                     "tool_choice",
-		with(`"tool_choice":{"type":"required"}`):                                                        "tool_choice.type",
-		with(`"tool_choice":{"type":"any"}`):                                                             "tool_choice.type",
-		with(`"tool_choice":{"type":"tool"}`):                                                            "tool_choice.name",
-		with(`"tool_choice":{"type":"auto","name":"x"}`):                                                 "tool_choice.name",
-		with(`"tools":[` + weather + `],"tool_choice":{"type":"tool","name":"now"}`):                     "tool_choice.name",
-		with(`"thinking":{"type":"between_tools"}`):                                                      "thinking.type",
-		with(`"thinking":{"type":"enabled"}`):                                                            "thinking.budget_tokens",
-		with(`"thinking":{"type":"enabled","budget_tokens":0}`):                                          "thinking.budget_tokens",
-		with(`"thinking":{"type":"adaptive","budget_tokens":9}`):                                         "thinking.budget_tokens",
-		with(`"thinking":{"type":"adaptive","display":"full"}`):                                          "thinking.display",
-		with(`"output_config":{"effort":"huge"}`):                                                        "output_config.effort",
-		with(`"output_config":{"task_budget":{"type":"tokens","total":9}}`):                              "output_config.task_budget",
-		with(`"output_config":{"format":{"type":"text"}}`):                                               "output_config.format.type",
-		with(`"output_config":{"format":{"type":"json_schema"}}`):                                        "output_config.format.schema",
-		with(`"stop_sequences":"x"`):                                                                     "stop_sequences",
-		with(`"stop_sequences":["x",""]`):                                                                "stop_sequences[1]",
-		with(`"stop_sequences":["` + strings.Repeat(`x","`, 16) + `x"]`):                                 "stop_sequences",
-		with(`"temperature":"hot"`):                                                                      "temperature",
-		with(`"temperature":2.5`):                                                                        "temperature",
-		with(`"top_p":1.5`):                                                                              "top_p",
-		with(`"top_k":-1`):                                                                               "top_k",
-		with(`"top_k":1.5`):                                                                              "top_k",
-		with(`"context_management":{"edits":[{"type":"clear_tool_uses_20250919"}]}`):                     "context_management.edits[0].type",
-		with(`"context_management":{"edits":[{"type":"clear_thinking_20251015","keep":3}]}`):             "context_management.edits[0].keep",
-		with(`"mcp_servers":[{"type":"url"}]`):                                                           "mcp_servers",
-		with(`"container":"x"`):                                                                          "container",
-		with(`"inference_geo":"us"`):                                                                     "inference_geo",
-		with(`"fallbacks":[]`):                                                                           "fallbacks",
-		with(`"n":2`):                                                                                    "n",
-		with(`"stream":true,"stream":false`):                                                             "stream",
-	} {
-		r, ref := Messages().Parse([]byte(body))
-		switch {
-		case ref == nil:
-			t.Errorf("%s: taken as %+v", body, r)
-		case ref.Field != field:
-			t.Errorf("%s: refused for %q, want %q: %s", body, ref.Field, field, ref.Text)
-		case !strings.Contains(ref.Text, field[strings.LastIndexByte(field, '.')+1:]):
-			t.Errorf("%s: the refusal %q doesn't name %s", body, ref.Text, field)
-		}
-	}
+	})
+}
+
+func TestParseRefusesMembers(t *testing.T) {
+	refuses(t, map[string]string{
+		`{`:  "",
+		`[]`: "",
+		"{\"model\":\"m\",\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}": "",
+		`{"max_tokens":1,"messages":[{"role":"user","content":"hi"}]}`:                               "model",
+		`{"model":"m","messages":[{"role":"user","content":"hi"}]}`:                                  "max_tokens",
+		`{"model":"m","max_tokens":0,"messages":[{"role":"user","content":"hi"}]}`:                   "max_tokens",
+		`{"model":"m","max_tokens":"9","messages":[{"role":"user","content":"hi"}]}`:                 "max_tokens",
+		`{"model":"m","max_tokens":1}`:                                                               "messages",
+		`{"model":"m","max_tokens":1,"messages":[]}`:                                                 "messages",
+		with(`"system":[` + png + `]`):                                                               "system[0].type",
+		with(`"tools":[{"type":"web_search_20250305","name":"web_search","max_uses":5}]`):            "tools[0].type",
+		with(`"tools":[` + weather + `,{"name":"bash","type":"bash_20250124"}]`):                     "tools[1].type",
+		with(`"tools":[{"name":"a b","input_schema":{}}]`):                                           "tools[0].name",
+		with(`"tools":[` + weather + `,` + weather + `]`):                                            "tools[1].name",
+		with(`"tools":[{"name":"a","input_schema":[]}]`):                                             "tools[0].input_schema",
+		with(`"tools":[{"name":"a","strict":true}]`):                                                 "tools[0].strict",
+		with(`"tools":[{"name":"a","defer_loading":true}]`):                                          "tools[0].defer_loading",
+		with(`"tools":[{"name":"a","input_examples":[{}]}]`):                                         "tools[0].input_examples",
+		with(`"tools":[` + manyTools() + `]`):                                                        "tools",
+		with(`"tool_choice":"auto"`):                                                                 "tool_choice",
+		with(`"tool_choice":{"type":"required"}`):                                                    "tool_choice.type",
+		with(`"tool_choice":{"type":"any"}`):                                                         "tool_choice.type",
+		with(`"tool_choice":{"type":"tool"}`):                                                        "tool_choice.name",
+		with(`"tool_choice":{"type":"auto","name":"x"}`):                                             "tool_choice.name",
+		with(`"tools":[` + weather + `],"tool_choice":{"type":"tool","name":"now"}`):                 "tool_choice.name",
+		with(`"thinking":{"type":"between_tools"}`):                                                  "thinking.type",
+		with(`"thinking":{"type":"enabled"}`):                                                        "thinking.budget_tokens",
+		with(`"thinking":{"type":"enabled","budget_tokens":0}`):                                      "thinking.budget_tokens",
+		with(`"thinking":{"type":"adaptive","budget_tokens":9}`):                                     "thinking.budget_tokens",
+		with(`"thinking":{"type":"adaptive","display":"full"}`):                                      "thinking.display",
+		with(`"output_config":{"effort":"huge"}`):                                                    "output_config.effort",
+		with(`"output_config":{"task_budget":{"type":"tokens","total":9}}`):                          "output_config.task_budget",
+		with(`"output_config":{"format":{"type":"text"}}`):                                           "output_config.format.type",
+		with(`"output_config":{"format":{"type":"json_schema"}}`):                                    "output_config.format.schema",
+		with(`"stop_sequences":"x"`):                                                                 "stop_sequences",
+		with(`"stop_sequences":["x",""]`):                                                            "stop_sequences[1]",
+		with(`"stop_sequences":["` + strings.Repeat(`x","`, 16) + `x"]`):                             "stop_sequences",
+		with(`"temperature":"hot"`):                                                                  "temperature",
+		with(`"temperature":2.5`):                                                                    "temperature",
+		with(`"top_p":1.5`):                                                                          "top_p",
+		with(`"top_k":-1`):                                                                           "top_k",
+		with(`"top_k":1.5`):                                                                          "top_k",
+		with(`"context_management":{"edits":[{"type":"clear_tool_uses_20250919"}]}`):                 "context_management.edits[0].type",
+		with(`"context_management":{"edits":[{"type":"clear_thinking_20251015","keep":3}]}`):         "context_management.edits[0].keep",
+		with(`"mcp_servers":[{"type":"url"}]`):                                                       "mcp_servers",
+		with(`"container":"x"`):                                                                      "container",
+		with(`"inference_geo":"us"`):                                                                 "inference_geo",
+		with(`"fallbacks":[]`):                                                                       "fallbacks",
+		with(`"n":2`):                                                                                "n",
+		with(`"stream":true,"stream":false`):                                                         "stream",
+	})
 }
 
 // FuzzParse: what is taken makes sense to a provider, and what is refused is refused with a reason.
