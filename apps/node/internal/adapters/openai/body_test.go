@@ -25,9 +25,9 @@ func everything() *execution.Request {
 		Messages: []execution.Message{
 			{Role: execution.RoleSystem, Parts: []execution.Part{{Text: "be <kind> & \u2028 short"}}},
 			{Role: execution.RoleUser, Name: "ann", Parts: []execution.Part{{Text: "what is it?"}, {Image: &execution.Image{MediaType: "image/png", Data: []byte{0, 255, 1}}}}},
-			{Role: execution.RoleAssistant, ToolCalls: []execution.ToolCall{{ID: "c1", Name: "look", Arguments: `{"at":"it"}`}, {ID: "c2", Name: "now"}}},
+			{Role: execution.RoleAssistant, Reasoning: "I \"look\"", ToolCalls: []execution.ToolCall{{ID: "c1", Name: "look", Arguments: `{"at":"it"}`}, {ID: "c2", Name: "now"}}},
 			{Role: execution.RoleTool, ToolCallID: "c1", Parts: []execution.Part{{Text: "a \"cat\""}}},
-			{Role: execution.RoleTool, ToolCallID: "c2"},
+			{Role: execution.RoleTool, ToolCallID: "c2", Failed: true}, // which this dialect has no word for
 			{Role: execution.RoleUser, Parts: []execution.Part{{Text: "a"}, {Text: "b"}}},
 		},
 		Tools: []execution.Tool{
@@ -46,7 +46,7 @@ func everything() *execution.Request {
 const everythingSent = `{"model":"org/m:latest","messages":[` +
 	`{"role":"system","content":"be <kind> & \u2028 short"},` +
 	`{"role":"user","name":"ann","content":[{"type":"text","text":"what is it?"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AP8B"}}]},` +
-	`{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"look","arguments":"{\"at\":\"it\"}"}},{"id":"c2","type":"function","function":{"name":"now","arguments":""}}]},` +
+	`{"role":"assistant","content":null,"reasoning_content":"I \"look\"","tool_calls":[{"id":"c1","type":"function","function":{"name":"look","arguments":"{\"at\":\"it\"}"}},{"id":"c2","type":"function","function":{"name":"now","arguments":""}}]},` +
 	`{"role":"tool","tool_call_id":"c1","content":"a \"cat\""},` +
 	`{"role":"tool","tool_call_id":"c2","content":""},` +
 	`{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],` +
@@ -103,6 +103,51 @@ func TestWording(t *testing.T) {
 		text, err := chatBody(req, newWording())
 		if err != nil || !strings.Contains(string(text), `"tool_choice":"`+string(mode)+`"`) {
 			t.Errorf("%v: %s", err, text)
+		}
+	}
+}
+
+// Where an earlier answer's reasoning goes is the provider's choice; one that takes none isn't told.
+func TestReasoningOfEarlierAnswers(t *testing.T) {
+	for option, want := range map[string]string{
+		"":                  `{"role":"assistant","content":"a","reasoning_content":"hm"}`,
+		"reasoning_content": `{"role":"assistant","content":"a","reasoning_content":"hm"}`,
+		"reasoning":         `{"role":"assistant","content":"a","reasoning":"hm"}`,
+		"none":              `{"role":"assistant","content":"a"}`,
+	} {
+		how := newWording()
+		if option != "" {
+			if err := how.set("reasoning_field", option); err != nil {
+				t.Fatal(err)
+			}
+		}
+		req := adaptertest.Ask("m", "hi")
+		req.Messages = append(req.Messages, execution.Message{Role: execution.RoleAssistant, Reasoning: "hm", Parts: []execution.Part{{Text: "a"}}})
+		text, err := chatBody(req, how)
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%q: %v, %s", option, err, text)
+		}
+	}
+}
+
+// A budget of tokens goes as the word that is nearest; a word that was given stands.
+func TestReasoningBudget(t *testing.T) {
+	for _, k := range []struct {
+		effort string
+		budget *int64
+		want   string
+	}{
+		{"", nil, ""}, {"", ptr[int64](0), "none"}, {"", ptr[int64](1), "low"}, {"", ptr[int64](2047), "low"}, {"", ptr[int64](2048), "medium"},
+		{"", ptr[int64](8191), "medium"}, {"", ptr[int64](8192), "high"}, {"minimal", ptr[int64](9000), "minimal"}, {"xhigh", nil, "xhigh"},
+	} {
+		req := adaptertest.Ask("m", "hi")
+		req.Options.ReasoningEffort, req.Options.ReasoningBudget = k.effort, k.budget
+		text, err := chatBody(req, newWording())
+		var sent struct {
+			Effort string `json:"reasoning_effort"`
+		}
+		if err != nil || json.Unmarshal(text, &sent) != nil || sent.Effort != k.want || strings.Contains(string(text), "reasoning_effort") != (k.want != "") {
+			t.Errorf("%q %v: %v, %s", k.effort, k.budget, err, text)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"iop/apps/node/internal/adapters/adaptertest"
 	"iop/e2e/fakeprovider"
 	"iop/packages/go/execution"
+	"iop/packages/go/httprules"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,6 +28,19 @@ func build(t testing.TB, url string, log zerolog.Logger) execution.Provider {
 }
 
 func TestConformance(t *testing.T) { adaptertest.Run(t, build, adaptertest.OpenAI()) }
+
+// Paths of other dialects, which the configuration may allow, are tunnelled as the dialect's own are: llama.cpp's
+// /v1/messages and native API, and whatever else was recorded.
+func TestAllowedPaths(t *testing.T) {
+	allowed := []string{"/", "/v1/messages", "/v1/messages/*", "/v1/nothing", "/completion", "/health", "/metrics", "/props", "/slots", "/api/*"}
+	adaptertest.RunRecordings(t, func(t testing.TB, url string, log zerolog.Logger) execution.Provider {
+		p, err := New(Config{BaseURL: url, AllowPaths: allowed, MaxConcurrency: 8, Log: log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}, func(_, path string) bool { return !httprules.Carries("openai", nil, path) })
+}
 
 func TestNewRefuses(t *testing.T) {
 	for name, cfg := range map[string]Config{
