@@ -272,3 +272,39 @@ func TestOrderWithinPrincipals(t *testing.T) {
 		})
 	})
 }
+
+// Of equal claims the earliest arrival is served, whichever way the search goes: over the sets of the place, or over
+// those that the principal waits in.
+func TestEarliestOfEquals(t *testing.T) {
+	for name, sets := range map[string]int{"few sets at the place": 1, "many sets at the place": 5} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := New(Config{})
+				s.Publish(oneNode("n1", 1))
+				s.Publish(oneNode("n2", 1))
+				of := func(principal, set, node string) *Request {
+					r := request(fmt.Sprint(principal, set))
+					r.Principal, r.Set, r.Match = principal, set, onNode(node)
+					return r
+				}
+				one, two := mustGrant(t, s, of("x", "held1", "n1")), mustGrant(t, s, of("y", "held2", "n2"))
+				one.Sent()
+				two.Sent()
+				for i := range 3 { // b waits elsewhere, too
+					begin(s, of("b", fmt.Sprint("n2 ", i), "n2"))
+				}
+				first, second := begin(s, of("b", "first", "n1")), begin(s, of("a", "second", "n1"))
+				for i := range sets { // sets that the place is in and b isn't
+					begin(s, of("c", fmt.Sprint("n1 ", i), "n1"))
+				}
+				end(t, s, one)
+				g := first.granted(t)
+				second.waits(t)
+				g.Sent()
+				end(t, s, g)
+				second.granted(t)
+				s.Drain()
+			})
+		})
+	}
+}
