@@ -176,6 +176,49 @@ func TestBusyProvider(t *testing.T) {
 	}
 }
 
+// OL-01: a provider that is silent while it loads a model is waited for: one request, whose connection stays, and a
+// provider that is as available as before.
+func TestColdModel(t *testing.T) {
+	loaded := make(chan struct{})
+	answers := table(t, "ps-empty")
+	answers["/api/chat"] = func(x *fakeprovider.Exchange) {
+		x.Body()
+		<-loaded
+		fakeprovider.Answer(200, "application/x-ndjson", say("a")+end)(x)
+	}
+	p := fakeprovider.New(t, fakeprovider.Routes(answers))
+	a := at(t, p)
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := adaptertest.Execute(t, t.Context(), a, adaptertest.Ask("tiny", "hi"))
+		done <- err
+	}()
+	adaptertest.Until(t, func() bool { return len(p.Exchanges()) == 1 })
+	for range 3 {
+		if c := a.Probe(t.Context()); !c.Available || len(c.Models) != 2 {
+			t.Errorf("%+v", c)
+		}
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("it wasn't waited for: %v", err)
+	default:
+	}
+	close(loaded)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	chats := 0
+	for _, x := range p.Exchanges() {
+		if x.Target == "/api/chat" {
+			chats++
+		}
+	}
+	if chats != 1 {
+		t.Errorf("%d requests", chats)
+	}
+}
+
 func fixture(t *testing.T, name string) fakeprovider.Script {
 	t.Helper()
 	f, err := fakeprovider.LoadFixture(name)
