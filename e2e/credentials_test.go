@@ -40,7 +40,7 @@ func TestRedirectIsReturnedAndNotFollowed(t *testing.T) {
 func TestCallersKeysStayAtTheEdge(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, ok, setup{Options: harness.Options{Principals: principals("client-1")}})
-	private := []string{"x-api-key: client-2", "api-key: client-2", "X_Api_Key: client-2", "Cookie: session=client-2", "Cookie2: client-2",
+	private := []string{"x-api-key: client-1", "api-key: client-1", "X_Api_Key: client-2", "Cookie: session=client-2", "Cookie2: client-2",
 		"Proxy-Authorization: Basic client-2", "X-Goog-Api-Key: client-2", "X-Auth-Token: client-2", "X-IOP-Session: client-2"}
 	a := r.ask(chat(append(private, "Authorization: Bearer client-1", "OpenAI-Organization: kept")...))
 	wantWhole(t, a, 200, `{"object":"chat.completion"}`)

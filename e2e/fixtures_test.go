@@ -14,8 +14,8 @@ import (
 	"iop/e2e/harness"
 )
 
-// refusedHere are the recorded requests that the OpenAI surface answers by itself: with which status, and why the
-// provider doesn't see them.
+// refusedHere are the recorded requests that the surfaces answer by themselves: with which status, and why the provider
+// doesn't see them.
 var refusedHere = []struct {
 	names  string // of both providers' recordings, without the directory; a star takes the rest
 	status int
@@ -25,8 +25,18 @@ var refusedHere = []struct {
 	{"gzip-request-body", 400, "the model can't be found in a compressed body"},
 	{"cors-forbidden-origin", 403, "a foreign page may not call a listener without keys (OL-03 has the case with a key)"},
 	{"404-path", 404, "not a path of the surface"},
-	{"messages*", 404, "the Anthropic surface isn't in this version"},
-	{"200-x-api-key", 404, "it asks for /v1/messages"},
+	{"405-or-404-method", 405, "the surface knows the path, but not so"},
+	{"copy", 403, "models are managed where they are"},
+	{"delete*", 403, "the same"},
+	{"native-pull*", 403, "the same"},
+	{"version*", 200, "the edge says which API it speaks"},
+	{"tags*", 200, "the edge lists what its nodes offer"},
+	{"ollama-0.17.4/gzip-asked", 200, "the same: it asks for /api/tags"},
+	{"host-header-foreign", 200, "the same"},
+	{"ps*", 200, "the same of what is loaded"},
+	{"show*", 200, "the node names no models, so that each may be there; no Ollama is asked"},
+	{"native-chat-400-invalid-json", 400, "the model must be found before a node is chosen, so the body must be JSON"},
+	{"native-chat-400-empty-body", 400, "the same"},
 	{"options-cors", 405, "the edge answers browsers itself, by cors.origins"},
 	{"models*", 200, "the edge lists what its nodes offer"},
 	{"model", 404, "the same for one model; the provider of this test lists none"},
@@ -41,20 +51,22 @@ var refusedHere = []struct {
 const noModel = "the body names no model"
 
 func refusal(name string) (status int, why string) {
-	_, name, _ = strings.Cut(name, "/")
+	_, short, _ := strings.Cut(name, "/")
 	for _, row := range refusedHere {
 		prefix, star := strings.CutSuffix(row.names, "*")
-		if name == row.names || star && strings.HasPrefix(name, prefix) {
+		if name == row.names || short == row.names || star && strings.HasPrefix(short, prefix) {
 			return row.status, row.why
 		}
 	}
 	return 0, ""
 }
 
-// Every recording of a /v1 path goes through edge and node: what the real provider sent is what the caller gets, byte
-// for byte, and what was cut is cut.
+// Every recording of a surface's path goes through edge and node, in all three dialects: what the real provider sent is
+// what the caller gets, byte for byte, and what was cut is cut.
 func TestRecordingsPassAsTheyAre(t *testing.T) {
-	fixtures, err := fakeprovider.LoadFixtures(func(_, path string) bool { return strings.HasPrefix(path, "/v1/") })
+	fixtures, err := fakeprovider.LoadFixtures(func(_, path string) bool {
+		return strings.HasPrefix(path, "/v1/") || strings.HasPrefix(path, "/api/")
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,13 +75,13 @@ func TestRecordingsPassAsTheyAre(t *testing.T) {
 		provider, _, _ := strings.Cut(f.Name, "/")
 		byProvider[provider] = append(byProvider[provider], f)
 	}
-	if len(fixtures) < 90 || len(byProvider) != 2 {
+	if len(fixtures) < 130 || len(byProvider) != 2 {
 		t.Fatalf("only %d recordings of %d providers", len(fixtures), len(byProvider))
 	}
 	for provider, list := range byProvider {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, ok, setup{})
+			r := newRig(t, ok, setup{allow: "/v1/messages, /v1/messages/count_tokens, /api/*"})
 			passed, refused := 0, 0
 			for _, f := range list {
 				request := f.Request

@@ -123,7 +123,7 @@ func TestRequestKeepsItsLength(t *testing.T) {
 		t.Errorf("the provider got\n%s", got.Head)
 	}
 
-	chunked := "POST " + chatPath + " HTTP/1.1\r\nHost: edge.example\r\nTransfer-Encoding: chunked\r\n\r\n"
+	chunked := "POST " + chatPath + " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 	for rest := body; rest != ""; rest = rest[min(len(rest), 1000):] {
 		piece := rest[:min(len(rest), 1000)]
 		chunked += fmt.Sprintf("%x;ext=1\r\n%s\r\n", len(piece), piece)
@@ -187,7 +187,7 @@ func TestBigBodiesUpToTheLimit(t *testing.T) {
 
 	for name, request := range map[string]string{
 		"length": harness.Post(chatPath, body+strings.Repeat(" ", 5<<20)),
-		"chunks": "POST " + chatPath + " HTTP/1.1\r\nHost: e\r\nTransfer-Encoding: chunked\r\n\r\n" +
+		"chunks": "POST " + chatPath + " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" +
 			strings.Repeat("100000\r\n"+strings.Repeat(" ", 1<<20)+"\r\n", 17) + "0\r\n\r\n",
 	} {
 		a := r.ask(request)

@@ -37,7 +37,7 @@ func TestEmbeddedProvider(t *testing.T) {
 	if a := ask("loopback: cut=3 delay=1ms"); a.StatusCode != 200 || a.Cut == nil || bytes.Contains(a.Bytes, []byte("[DONE]")) {
 		t.Errorf("cut: got %d %v\n%s", a.StatusCode, a.Cut, a.Bytes)
 	}
-	models, err := harness.Ask(edge.HTTP(), "GET /v1/models HTTP/1.1\r\nHost: e\r\n\r\n", limit)
+	models, err := harness.Ask(edge.HTTP(), "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", limit)
 	if err != nil || !bytes.Contains(models.Bytes, []byte(`"id":"loopback"`)) {
 		t.Errorf("models: %v %v", models, err)
 	}

@@ -29,6 +29,7 @@ type setup struct {
 	harness.Options
 	places int    // max_concurrency; 0 = 4
 	base   string // appended to the provider's address
+	allow  string // paths beyond those of its kind that the provider takes
 }
 
 // newRig starts all three. The script answers what callers ask for; the node's own questions are answered beside it.
@@ -45,7 +46,7 @@ func newRigWith(t *testing.T, provider *fakeprovider.Provider, s setup) *rig {
 		s.places = 4
 	}
 	if s.Adapters == "" {
-		s.Adapters = "[" + adapter("gpu", provider.URL()+s.base, s.places) + "]"
+		s.Adapters = "[" + strings.TrimSuffix(adapter("gpu", provider.URL()+s.base, s.places), "}") + ", allow_paths: [" + s.allow + "]}]"
 	}
 	if s.NodeTimers == "" {
 		s.NodeTimers = "{probe_interval: 1h, backoff_start: 20ms}"

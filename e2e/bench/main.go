@@ -141,6 +141,6 @@ func (b *bench) stop() {
 func request(what string) []byte {
 	body := fmt.Sprintf(`{"model":"bench","stream":%v,"user":%q,"messages":[{"role":"user","content":"What is the answer, please? It matters."}]}`,
 		strings.HasPrefix(what, "sse"), what)
-	return fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+	return fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		len(body), body)
 }

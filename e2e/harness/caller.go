@@ -75,7 +75,7 @@ func Post(path, body string, headers ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\n", path)
 	if !slices.ContainsFunc(headers, func(h string) bool { return strings.HasPrefix(h, "Host:") }) {
-		b.WriteString("Host: edge.example\r\n")
+		b.WriteString("Host: localhost\r\n")
 	}
 	fmt.Fprintf(&b, "Content-Type: application/json\r\nContent-Length: %d\r\n", len(body))
 	for _, line := range headers {

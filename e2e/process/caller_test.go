@@ -226,7 +226,7 @@ func chat(model, mode string, headers ...string) string {
 
 func chatBody(body string, headers ...string) string {
 	lines := strings.Join(append(headers, ""), "\r\n")
-	return fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: edge.example\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n%s",
+	return fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n%s",
 		len(body), lines, body)
 }
 
