@@ -57,9 +57,17 @@ func testProgram() *cobra.Command {
 func serveForTest(heedsKill bool) error {
 	log := zerolog.New(os.Stdout)
 	RaiseFileLimit(log, 1<<40)
-	return Serve(log, func(ctx context.Context, kill <-chan struct{}) error {
+	return Serve(log, func(ctx context.Context, signals Signals) error {
+		kill := signals.Kill
 		fmt.Println("running")
-		<-ctx.Done()
+		for running := true; running; {
+			select {
+			case <-ctx.Done():
+				running = false
+			case <-signals.Reload:
+				fmt.Println("reloading")
+			}
+		}
 		fmt.Println("draining")
 		drained := make(chan struct{})
 		go func() {
@@ -184,7 +192,7 @@ func TestFirstSignalDrains(t *testing.T) {
 		p.until(t, "fewer files may be open than the configuration needs")
 		p.until(t, "running")
 		p.signal(t, syscall.SIGHUP)
-		p.until(t, "reload isn't supported by this version")
+		p.until(t, "reloading")
 		p.signal(t, s)
 		p.until(t, "draining")
 		if _, err := p.stdin.Write([]byte("\n")); err != nil {

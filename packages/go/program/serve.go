@@ -17,9 +17,17 @@ var ErrKilled = errors.New("ended at once by a second signal")
 // killWait is how long a program may take to end at once before it is left to the operating system.
 const killWait = 3 * time.Second
 
+// Signals is what a program is told while it runs.
+type Signals struct {
+	// Kill is closed by a second SIGTERM or SIGINT: return now.
+	Kill <-chan struct{}
+	// Reload gets a value for SIGHUP; while one is there, further ones add nothing.
+	Reload <-chan struct{}
+}
+
 // Serve calls run and returns its error. The first SIGTERM or SIGINT cancels run's context: finish what runs, then
-// return. The second closes kill: return now. SIGHUP is answered in the log.
-func Serve(log zerolog.Logger, run func(ctx context.Context, kill <-chan struct{}) error) error {
+// return. The others are in the signals that run gets.
+func Serve(log zerolog.Logger, run func(ctx context.Context, signals Signals) error) error {
 	// A log or a terminal whose reader is gone must not end the program, as SIGPIPE would.
 	signal.Ignore(unix.SIGPIPE)
 	signals := make(chan os.Signal, 4)
@@ -28,8 +36,8 @@ func Serve(log zerolog.Logger, run func(ctx context.Context, kill <-chan struct{
 
 	ctx, drain := context.WithCancel(context.Background())
 	defer drain()
-	kill, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- run(ctx, kill) }() // ends when run returns; after a kill that it ignores, with the process
+	kill, reload, ended := make(chan struct{}), make(chan struct{}, 1), make(chan error, 1)
+	go func() { ended <- run(ctx, Signals{kill, reload}) }() // ends when run returns; after a kill that it ignores, with the process
 
 	stopping := false
 	for {
@@ -39,7 +47,10 @@ func Serve(log zerolog.Logger, run func(ctx context.Context, kill <-chan struct{
 		case s := <-signals:
 			switch {
 			case s == unix.SIGHUP:
-				log.Warn().Msg("SIGHUP ignored: reload isn't supported by this version; restart to use a changed configuration")
+				select {
+				case reload <- struct{}{}:
+				default:
+				}
 			case !stopping:
 				stopping = true
 				log.Info().Stringer("signal", s).Msg("stopping: running requests may finish; a second signal ends them")

@@ -81,8 +81,8 @@ func serve(file string, anyMemory bool) error {
 	if cfg.Listen.HTTPTLS == nil && !config.Loopback(cfg.Listen.HTTP) {
 		log.Warn().Str("listen", cfg.Listen.HTTP).Msg("plain HTTP outside loopback: put a proxy with TLS in front, or set listen.http_tls")
 	}
-	return program.Serve(log, func(ctx context.Context, kill <-chan struct{}) error {
-		return edge.Run(ctx, cfg, edge.Options{Log: log, Version: program.Version(), Kill: kill})
+	return program.Serve(log, func(ctx context.Context, signals program.Signals) error {
+		return edge.Run(ctx, cfg, edge.Options{Log: log, Version: program.Version(), Kill: signals.Kill})
 	})
 }
 

@@ -64,8 +64,18 @@ func serve(file string) error {
 			log.Warn().Str("edge", edge).Msg("the link isn't encrypted by this version: token and prompts cross the network in the clear, unless a tunnel carries them")
 		}
 	}
-	return program.Serve(log, func(ctx context.Context, kill <-chan struct{}) error {
-		return node.Run(ctx, cfg, node.Options{Log: log, Version: program.Version(), Kill: kill})
+	return program.Serve(log, func(ctx context.Context, signals program.Signals) error {
+		go func() { // ends with the program's draining
+			for {
+				select {
+				case <-signals.Reload:
+					log.Warn().Msg("SIGHUP ignored: what a node serves comes from its edge, which reloads; restart to use a changed " + cfg.Path)
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+		return node.Run(ctx, cfg, node.Options{Log: log, Version: program.Version(), Kill: signals.Kill})
 	})
 }
 
