@@ -3,6 +3,7 @@ package anthropic
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"iop/apps/edge/internal/dialect"
 	"iop/packages/go/execution"
@@ -73,7 +74,7 @@ func (w *whole) Fail(dst []byte, _ *execution.Failure) []byte { return dst }
 // appendMessage appends the beginning of a Message, up to its content.
 func appendMessage(dst []byte, about dialect.About) []byte {
 	dst = append(dst, `{"id":`...)
-	dst = dialect.AppendText(dst, "msg_"+about.RunID)
+	dst = dialect.AppendText(dst, "msg_"+strings.TrimPrefix(about.RunID, "run-"))
 	dst = append(dst, `,"type":"message","role":"assistant","model":`...)
 	dst = dialect.AppendText(dst, about.Model)
 	return append(dst, `,"content":[`...)
@@ -88,6 +89,8 @@ func appendCall(dst []byte, id, name string) []byte {
 // them is nothing said of them: no client makes a call after the stop reason max_tokens.
 func callInput(c *execution.ToolCall, finish string) (string, error) {
 	switch {
+	case c.ID == "" || c.Name == "":
+		return "", nameless()
 	case blank(c.Arguments):
 		return "{}", nil
 	case isObject(c.Arguments):
@@ -95,12 +98,13 @@ func callInput(c *execution.ToolCall, finish string) (string, error) {
 	case finish == finishLength:
 		return "{}", nil
 	}
-	return "", noObject()
+	return "", execution.Failf(execution.CodeAdapterDecode, execution.OriginProvider,
+		"the model called a tool with arguments that aren't a JSON object, which this API can't tell")
 }
 
-func noObject() *execution.Failure {
-	return execution.Failf(execution.CodeAdapterDecode, execution.OriginProvider,
-		"the model called a tool with arguments that aren't a JSON object, which this API can't tell")
+// nameless is the failure of an answer with a call that nobody could make.
+func nameless() *execution.Failure {
+	return execution.Failf(execution.CodeAdapterDecode, execution.OriginNode, "the answer has a tool call without an id or a name")
 }
 
 func isObject(text string) bool {

@@ -124,7 +124,7 @@ func TestStreamGolden(t *testing.T) {
 func TestWholeGolden(t *testing.T) {
 	got := strings.Join(answer(t, &dialect.Request{}, execution.Completion{FinishReason: "stop", Usage: count(9, 12, 4, -1)},
 		think("Okay"), say("I "), call(0, "a", "now", " "), say("look."), call(1, "b", "look", `{"at": "<b>"}`)), "")
-	want := `{"id":"msg_run-1","type":"message","role":"assistant","model":"tiny","content":[` +
+	want := `{"id":"msg_1","type":"message","role":"assistant","model":"tiny","content":[` +
 		`{"type":"thinking","thinking":"Okay","signature":"iop-unsigned"},{"type":"text","text":"I look."},` +
 		`{"type":"tool_use","id":"a","name":"now","input":{}},{"type":"tool_use","id":"b","name":"look","input":{"at": "<b>"}}],` +
 		`"stop_reason":"tool_use","stop_sequence":null,"usage":{"input_tokens":5,"output_tokens":12,"cache_read_input_tokens":4}}` + "\n"
@@ -319,6 +319,30 @@ func TestCallGoesOnAfterItsEnd(t *testing.T) {
 	}
 	if _, err := a.Event(nil, call(0, "", "", "{}")); execution.AsFailure(err, 0).Code != execution.CodeAdapterDecode {
 		t.Error(err)
+	}
+}
+
+// ST-30: a call that nobody could make ends the answer, whoever the node is that tells of it.
+func TestCallsThatNobodyCouldMake(t *testing.T) {
+	for _, r := range []*dialect.Request{{}, {Stream: true}} {
+		for _, events := range [][]execution.Event{
+			{call(0, "", "", "{}")}, {call(0, "a", "", "{}")}, {call(0, "", "now", "{}")}, {call(-1, "a", "now", "{}")},
+			{call(dialect.MaxCalls, "a", "now", "{}")}, {call(0, "a", "now", "{}"), call(1, "", "", "{}")}, {call(0, "a", "now", "{"), call(1, "", "b", "{}")},
+		} {
+			a := Messages().Answer(r, dialect.About{})
+			var err error
+			for _, e := range events {
+				if err == nil {
+					_, err = a.Event(nil, e)
+				}
+			}
+			if err == nil {
+				_, err = a.End(nil, execution.Completion{FinishReason: "tool_calls"})
+			}
+			if f := execution.AsFailure(err, 0); f == nil || f.Code != execution.CodeAdapterDecode {
+				t.Errorf("%+v, stream %v: %v", events, r.Stream, err)
+			}
+		}
 	}
 }
 

@@ -354,6 +354,10 @@ func readBase64(at string, raw []byte) (*execution.Image, *dialect.Refusal) {
 	if ref != nil {
 		return nil, ref
 	}
+	image.MediaType = strings.ToLower(image.MediaType)
+	if image.MediaType == "image/jpg" { // common, and unknown to providers that go by the registered names
+		image.MediaType = "image/jpeg"
+	}
 	var err error
 	image.Data, err = base64.StdEncoding.DecodeString(data)
 	switch {

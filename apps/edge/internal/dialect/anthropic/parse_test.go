@@ -73,6 +73,8 @@ func TestParseMessages(t *testing.T) {
 		"no system": {with(`"system":""`), []execution.Message{text(user, "hi")}},
 		"text and image": {turns(`{"role":"user","content":[{"type":"text","text":"what?","citations":null},` + png + `]}`),
 			[]execution.Message{{Role: user, Parts: []execution.Part{{Text: "what?"}, image}}}},
+		"a media type that isn't registered": {turns(`{"role":"user","content":[` + strings.Replace(png, "image/png", "image/JPG", 1) + `]}`),
+			[]execution.Message{{Role: user, Parts: []execution.Part{{Image: &execution.Image{MediaType: "image/jpeg", Data: []byte{1, 2, 3}}}}}}},
 		"calls and what was thought": {
 			turns(`{"role":"user","content":"hi"}`, `{"role":"assistant","content":[{"type":"thinking","thinking":"let me ","signature":"c2ln"},
 				{"type":"redacted_thinking","data":"AAAA"},{"type":"text","text":"I look."},{"type":"thinking","thinking":"see","signature":""},

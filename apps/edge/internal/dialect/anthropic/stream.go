@@ -91,11 +91,16 @@ func (s *stream) call(dst []byte, d execution.ToolCallDelta) ([]byte, error) {
 	b := s.find(d.Index)
 	if b == nil {
 		switch {
+		case d.Index < 0 || d.Index >= dialect.MaxCalls: // it comes from the wire
+			return dst, execution.Failf(execution.CodeAdapterDecode, execution.OriginNode,
+				"the answer has a tool call numbered %d, over %d", d.Index, dialect.MaxCalls)
 		case s.closed[d.Index] && blank(d.Arguments):
 			return dst, nil
 		case s.closed[d.Index]:
 			return dst, execution.Failf(execution.CodeAdapterDecode, execution.OriginProvider,
 				"the answer goes on with a tool call after its arguments were complete")
+		case d.ID == "" || d.Name == "":
+			return dst, nameless()
 		}
 		var err error
 		b = &block{kind: execution.EventToolCall, at: d.Index, call: execution.ToolCall{ID: d.ID, Name: d.Name}}
