@@ -24,6 +24,7 @@ type bodies struct {
 	inMemory int64 // of one body; what is longer goes to a file
 	budget   int64 // of all together
 	idle     time.Duration
+	rate     int64 // bytes a second
 	dir      string
 
 	used atomic.Int64
@@ -31,7 +32,7 @@ type bodies struct {
 
 func newBodies(cfg Config) *bodies {
 	return &bodies{limit: cfg.Limits.Body, inMemory: min(cfg.Limits.BodyInMemory, cfg.Limits.Body),
-		budget: cfg.Limits.BodyMemory, idle: cfg.BodyIdle, dir: cfg.TempDir}
+		budget: cfg.Limits.BodyMemory, idle: cfg.BodyIdle, rate: cfg.BodyRate, dir: cfg.TempDir}
 }
 
 // body is a whole request body, in memory or in an unlinked file. It implements service.Body.
@@ -87,10 +88,10 @@ func (s *bodies) read(w http.ResponseWriter, r *http.Request) (*body, *refusal) 
 	}
 	b := &body{owner: s}
 	rc := http.NewResponseController(w)
-	src := &pacedReader{r: http.MaxBytesReader(w, r.Body, s.limit), rc: rc, idle: s.idle}
+	src := &pacedReader{r: http.MaxBytesReader(w, r.Body, s.limit), rc: rc, idle: s.idle, rate: s.rate, began: time.Now()}
 	if err := b.fill(src, r.ContentLength); err != nil {
 		b.close()
-		return nil, s.refusal(r, err)
+		return nil, s.refusal(r, err, src.trickles)
 	}
 	// From here on net/http waits for the caller's next request or its leaving, for as long as the answer takes.
 	_ = rc.SetReadDeadline(time.Time{})
@@ -102,7 +103,7 @@ func (s *bodies) tooLarge() *refusal {
 		fmt.Sprintf("request body: longer than this edge's limit of %d bytes (limits.body)", s.limit))
 }
 
-func (s *bodies) refusal(r *http.Request, err error) *refusal {
+func (s *bodies) refusal(r *http.Request, err error, trickles bool) *refusal {
 	var (
 		tooLong *http.MaxBytesError
 		network *net.OpError
@@ -113,8 +114,11 @@ func (s *bodies) refusal(r *http.Request, err error) *refusal {
 	case errors.Is(err, errBudget), errors.Is(err, errStore):
 		return overloaded(err)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		ref := refuseCode(execution.CodeClientSlow, execution.OriginCaller,
-			fmt.Sprintf("request body: nothing of it came for %s", s.idle))
+		text := fmt.Sprintf("request body: nothing of it came for %s", s.idle)
+		if trickles {
+			text = fmt.Sprintf("request body: it came slower than %d bytes a second", s.rate)
+		}
+		ref := refuseCode(execution.CodeClientSlow, execution.OriginCaller, text)
 		ref.status = http.StatusRequestTimeout
 		return ref
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &network), r.Context().Err() != nil:
@@ -235,22 +239,40 @@ func (b *body) openFile() error {
 	return os.Remove(f.Name())
 }
 
-// pacedReader bounds each pause of a request body, not the whole of it: a slow uplink may take its time.
+// pacedReader bounds each pause of a request body, and how slowly it may come on average once some time has passed: a
+// slow uplink may take its time, and nobody may hold a connection and memory with a byte now and then.
 type pacedReader struct {
 	r     io.Reader
 	rc    *http.ResponseController
 	idle  time.Duration
-	armed time.Time
+	rate  int64 // bytes a second
+	began time.Time
+
+	total    int64
+	deadline time.Time
+	trickles bool // the deadline in force is that of the rate
 }
+
+// rateAfter is how long a body may come as slowly as it likes.
+const rateAfter = 30 * time.Second
 
 // Read implements io.Reader.
 func (p *pacedReader) Read(b []byte) (int, error) {
-	if now := time.Now(); now.Sub(p.armed) >= p.idle/64 {
-		p.armed = now
-		// Without deadlines (a test's recorder) there is nothing to bound.
-		_ = p.rc.SetReadDeadline(now.Add(p.idle))
+	now := time.Now()
+	due, owed := now.Add(p.idle), p.began.Add(max(rateAfter, time.Duration(p.total/p.rate)*time.Second))
+	trickles := owed.Before(due)
+	if trickles {
+		due = owed
 	}
-	return p.r.Read(b)
+	// Not at each read: a deadline costs more than a small one. So it is set a little late.
+	if slack := p.idle / 64; due.Sub(p.deadline) > -slack/2 || trickles != p.trickles {
+		p.deadline, p.trickles = due.Add(slack), trickles
+		// Without deadlines (a test's recorder) there is nothing to bound.
+		_ = p.rc.SetReadDeadline(p.deadline)
+	}
+	n, err := p.r.Read(b)
+	p.total += int64(n)
+	return n, err
 }
 
 // aliased is a body in which the bytes of the model's value are replaced, and nothing else (HT-09). It copies nothing.

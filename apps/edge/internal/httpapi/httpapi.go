@@ -64,6 +64,9 @@ type Config struct {
 	WriteIdle time.Duration
 	// BodyIdle is how long a request body may stand still. Default 60 s.
 	BodyIdle time.Duration
+	// BodyRate is how many bytes of a request body must come each second, on average and once 30 s have passed.
+	// Default 1 KiB.
+	BodyRate int64
 	// TempDir takes large request bodies, as unlinked files. Default: the system's.
 	TempDir string
 }
@@ -87,6 +90,7 @@ func New(cfg Config) *Handler {
 	if cfg.BodyIdle == 0 {
 		cfg.BodyIdle = time.Minute
 	}
+	cfg.BodyRate = orDefault(cfg.BodyRate, 1<<10)
 	if cfg.Offers == nil {
 		cfg.Offers = func() []Offer { return nil }
 	}
