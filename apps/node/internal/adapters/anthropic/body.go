@@ -68,8 +68,8 @@ func (b *body) messages(all []execution.Message) error {
 		if m.Name != "" && m.Role != execution.RoleTool { // a tool is known by its call
 			return jsonbody.Refused(fmt.Sprintf("messages[%d]: name: a provider of this kind can't be told who speaks", i))
 		}
-		if m.Role == execution.RoleSystem {
-			continue
+		if m.Role == execution.RoleSystem || m.Role == execution.RoleAssistant && !hasContent(m.Parts) && len(m.ToolCalls) == 0 {
+			continue // or it was only thought, see blocks
 		}
 		speaks := "user"
 		if m.Role == execution.RoleAssistant {

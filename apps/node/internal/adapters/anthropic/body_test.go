@@ -38,8 +38,10 @@ func everything() *execution.Request {
 			{Role: execution.RoleTool, ToolCallID: "c2", Failed: true},
 			{Role: execution.RoleUser, Parts: []execution.Part{text("a"), text("b")}},
 			{Role: execution.RoleSystem, Parts: []execution.Part{text("be quick")}},
+			{Role: execution.RoleAssistant, Reasoning: "canary-reasoning"}, // that answer's length ended there
 			{Role: execution.RoleUser, Parts: []execution.Part{text("c")}},
 			{Role: execution.RoleAssistant, ToolCalls: []execution.ToolCall{{ID: "c3", Name: "now", Arguments: "null"}}},
+			{Role: execution.RoleAssistant, Reasoning: "canary-reasoning", Parts: []execution.Part{text("")}},
 			{Role: execution.RoleAssistant, Parts: []execution.Part{text("d")}},
 		},
 		Tools: []execution.Tool{
