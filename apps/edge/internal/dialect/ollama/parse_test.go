@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"iop/apps/edge/internal/dialect"
 	"iop/packages/go/execution"
@@ -126,6 +127,7 @@ func TestRefusedMessages(t *testing.T) {
 		`{"role":"user","content":"hi","tool_call_id":"a"}`:                                 "messages[0].tool_call_id",
 		`{"role":"user","content":"hi","images":["aGk="]}`:                                  "messages[0].images[0]",
 		`{"role":"user","content":"hi","images":["data:image/png;base64,` + png64 + `"]}`:   "messages[0].images[0]",
+		`{"role":"user","content":"hi","images":[[137,80,78,71,13,10,26,10]]}`:              "messages[0].images[0]",
 		`{"role":"user","content":"hi","images":[null]}`:                                    "messages[0].images[0]",
 		`{"role":"assistant","content":"hi","images":["` + png64 + `"]}`:                    "messages[0].images",
 		strings.Replace(call, "assistant", "user", 1):                                       "messages[0].tool_calls",
@@ -168,6 +170,31 @@ func TestGenerate(t *testing.T) {
 	}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A message is its pictures, then its text, whoever shows them; and a role may be written as one likes.
+func TestMessages(t *testing.T) {
+	got, ref := Chat().Parse([]byte(`{"model":"m","messages":[{"role":"System","content":"be kind"},{"role":"USER","images":["` + png64 + `"],"content":"what is it?"},
+		{"role":"assistant","content":"wait","thinking":"hm","images":[],"tool_calls":[{"id":"a","function":{"name":"look","arguments":{ "at" : [1, 2.50] }}}]},
+		{"role":"tool","tool_call_id":"a","images":["` + png64 + `"]}]}`))
+	if ref != nil {
+		t.Fatal(ref)
+	}
+	picture := execution.Part{Image: &execution.Image{MediaType: "image/png", Data: []byte(png)}}
+	want := []execution.Message{
+		{Role: execution.RoleSystem, Parts: []execution.Part{{Text: "be kind"}}},
+		{Role: execution.RoleUser, Parts: []execution.Part{picture, {Text: "what is it?"}}},
+		{Role: execution.RoleAssistant, Parts: []execution.Part{{Text: "wait"}}, Reasoning: "hm",
+			ToolCalls: []execution.ToolCall{{ID: "a", Name: "look", Arguments: `{"at":[1,2.50]}`}}},
+		{Role: execution.RoleTool, Parts: []execution.Part{picture}, ToolCallID: "a"},
+	}
+	if diff := cmp.Diff(want, got.Input.Messages, cmpopts.EquateEmpty()); diff != "" {
+		t.Error(diff)
+	}
+	got.Input.Target = "m"
+	if err := got.Input.Check(); err != nil {
+		t.Error(err)
 	}
 }
 
