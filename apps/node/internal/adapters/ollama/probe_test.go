@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,8 +133,7 @@ func tagsOf(n int, generation string) string {
 // A model is asked about once, a few in each probe, and again only when it has become another.
 func TestModelsAreAskedAboutOnce(t *testing.T) {
 	const n = 2*maxShows + 3
-	answers := with(table(t, "ps-empty"), "/api/tags", jsonAnswer(200, tagsOf(n, "a")))
-	p := fakeprovider.New(t, fakeprovider.Routes(answers))
+	p := fakeprovider.New(t, fakeprovider.Routes(with(table(t, "ps-empty"), "/api/tags", jsonAnswer(200, tagsOf(n, "a")))))
 	a := at(t, p)
 	known := func() (k int) {
 		for _, m := range a.Probe(t.Context()).Models {
@@ -148,8 +148,7 @@ func TestModelsAreAskedAboutOnce(t *testing.T) {
 			t.Fatalf("%d are known, %d were asked about, want %d", got, len(shows(p)), want)
 		}
 	}
-	answers["/api/tags"] = jsonAnswer(200, tagsOf(2, "b"))
-	p.Use(fakeprovider.Routes(answers))
+	p.Use(fakeprovider.Routes(with(table(t, "ps-empty"), "/api/tags", jsonAnswer(200, tagsOf(2, "b")))))
 	if got := known(); got != 2 || len(shows(p)) != n+2 {
 		t.Errorf("%d are known of two that changed, %d were asked about", got, len(shows(p)))
 	}
@@ -162,9 +161,10 @@ func TestModelsAreAskedAboutOnce(t *testing.T) {
 func TestModelThatIsSlowToTell(t *testing.T) {
 	answers := with(table(t, "ps-empty"), "/api/tags", jsonAnswer(200, tagsOf(3, "a")))
 	show := answers["/api/show"]
-	dead := true
+	var dead atomic.Bool
+	dead.Store(true)
 	answers["/api/show"] = func(x *fakeprovider.Exchange) {
-		if body := x.Body(); dead && strings.Contains(string(body), "m0") {
+		if body := x.Body(); dead.Load() && strings.Contains(string(body), "m0") {
 			x.Reset()
 			return
 		}
@@ -181,7 +181,7 @@ func TestModelThatIsSlowToTell(t *testing.T) {
 	if c.Models[0].Context != 0 || c.Models[1].Context == 0 || c.Models[2].Context == 0 {
 		t.Errorf("%+v", c.Models)
 	}
-	dead = false
+	dead.Store(false)
 	if c := a.Probe(t.Context()); c.Models[0].Context == 0 {
 		t.Errorf("%+v", c.Models)
 	}
