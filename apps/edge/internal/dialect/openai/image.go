@@ -44,11 +44,11 @@ func readDataURL(at, url string) (*execution.Image, *dialect.Refusal) {
 		return refuse("must hold the image in base64, as in data:image/png;base64,…")
 	}
 	mediaType, _, _ := strings.Cut(strings.ToLower(head), ";")
-	switch {
-	case !strings.HasPrefix(mediaType, "image/"):
-		return refuse("must say what kind of image it is, as in data:image/png;base64,…")
-	case mediaType == "image/jpg": // common, and unknown to providers that go by the registered names
+	if mediaType == "image/jpg" { // common, and unknown to providers that go by the registered names
 		mediaType = "image/jpeg"
+	}
+	if !execution.IsImageType(mediaType) {
+		return refuse("must say what kind of image it is, as in data:image/png;base64,…")
 	}
 	tooLarge := fmt.Sprintf("the image has more than the %d bytes that are allowed", execution.MaxImage)
 	if base64.StdEncoding.DecodedLen(len(data)) > execution.MaxImage+2 { // two may be padding

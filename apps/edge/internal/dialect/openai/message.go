@@ -8,7 +8,10 @@ import (
 )
 
 // messages is a conversation as a run has it.
-type messages []execution.Message
+type messages struct {
+	list   []execution.Message
+	places []string // where each stands in the body
+}
 
 // ReadJSON implements [dialect.Reader].
 func (l *messages) ReadJSON(at string, raw []byte) *dialect.Refusal {
@@ -17,9 +20,16 @@ func (l *messages) ReadJSON(at string, raw []byte) *dialect.Refusal {
 		if ref := dialect.Object(at, raw, m.member); ref != nil {
 			return ref
 		}
-		ref := m.settle(at)
-		*l = append(*l, m.Message)
-		return ref
+		if ref := m.settle(at); ref != nil {
+			return ref
+		}
+		// Of an answer that was broken off before it began, clients keep an empty message. Providers' APIs are divided
+		// on those, and models are told nothing by them.
+		if m.Role == execution.RoleAssistant && m.silent() {
+			return nil
+		}
+		l.list, l.places = append(l.list, m.Message), append(l.places, at)
+		return nil
 	})
 }
 
@@ -89,10 +99,15 @@ func (m *message) settle(at string) *dialect.Refusal {
 	switch {
 	case m.Role == execution.RoleTool && m.ToolCallID == "":
 		return dialect.Refuse(at+".tool_call_id", at+".tool_call_id: is missing; name the call that this answers")
-	case m.Role != execution.RoleTool && len(m.Parts) == 0 && len(m.ToolCalls) == 0:
+	case (m.Role == execution.RoleSystem || m.Role == execution.RoleUser) && m.silent():
 		return dialect.Refuse(at+".content", at+".content: is missing or empty")
 	}
 	return nil
+}
+
+// silent reports whether a message says nothing.
+func (m *message) silent() bool {
+	return len(m.Parts) == 0 && len(m.ToolCalls) == 0 && m.Reasoning == ""
 }
 
 // checkRole refuses what only messages of another role have.

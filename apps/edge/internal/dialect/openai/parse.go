@@ -13,6 +13,7 @@ type request struct {
 	dialect.Request
 	maxTokens           *int64
 	maxCompletionTokens *int64 // its newer name
+	messages            messages
 }
 
 // parse reads the body of a chat completions request.
@@ -24,8 +25,8 @@ func parse(body []byte) (*dialect.Request, *dialect.Refusal) {
 	if q.Model == "" {
 		return nil, dialect.Refuse("model", "model: is missing")
 	}
-	if len(q.Input.Messages) == 0 {
-		return nil, dialect.Refuse("messages", "messages: is missing or empty")
+	if q.Input.Messages = q.messages.list; len(q.Input.Messages) == 0 {
+		return nil, dialect.Refuse("messages", "messages: is missing or says nothing")
 	}
 	if ref := q.limit(); ref != nil {
 		return nil, ref
@@ -43,7 +44,7 @@ func (q *request) member(name string) any {
 	case "model":
 		return &q.Model
 	case "messages":
-		return (*messages)(&q.Input.Messages)
+		return &q.messages
 	case "tools":
 		return (*tools)(&q.Input.Tools)
 	case "tool_choice":
@@ -155,12 +156,14 @@ func (q *request) asked(field string) string {
 	case field == "max_tokens" && q.maxTokens == nil:
 		return "max_completion_tokens"
 	}
-	if of, name, ok := cutLast(field, "."); ok && (name == "name" || name == "description" || name == "parameters") &&
+	if of, name, ok := cutLast(field, "."); ok && (name == "name" || name == "parameters") &&
 		(strings.HasPrefix(of, "tools[") || strings.Contains(of, ".tool_calls[")) {
-		return of + ".function." + name
+		field = of + ".function." + name
 	}
-	if of, _, ok := strings.Cut(field, ".parts["); ok {
-		return of + ".content"
+	for i, place := range q.messages.places { // some before it may have been left out
+		if rest, ok := strings.CutPrefix(field, dialect.Index("messages", i)); ok {
+			return place + rest
+		}
 	}
 	return field
 }
