@@ -2,6 +2,7 @@ package ollama
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 
 	"iop/apps/edge/internal/dialect"
@@ -104,7 +105,7 @@ func (a *answer) line(text, thinking string, calls []call) *line {
 
 // End implements [dialect.Answer].
 func (a *answer) End(dst []byte, c execution.Completion) ([]byte, error) {
-	calls, err := a.calls()
+	calls, err := a.calls(c.FinishReason)
 	if err != nil {
 		return dst, err
 	}
@@ -145,20 +146,25 @@ func (a *answer) finish(l *line, c execution.Completion) {
 }
 
 // calls returns the answer's tool calls. Ollama's clients take arguments for an object: what the provider gave as
-// something else can't be told them.
-func (a *answer) calls() ([]call, error) {
+// something else can't be told them. But a call that the answer's length cut off is left out, as the end's reason says.
+func (a *answer) calls(reason string) ([]call, error) {
 	var out []call
-	for i, c := range a.whole.Calls {
+	for _, c := range a.whole.Calls {
 		arguments := json.RawMessage(c.Arguments)
-		if c.Arguments == "" {
+		if strings.TrimSpace(c.Arguments) == "" {
 			arguments = json.RawMessage("{}")
 		}
 		var object map[string]json.RawMessage
-		if err := json.Unmarshal(arguments, &object); err != nil || object == nil || c.Name == "" {
+		whole := json.Unmarshal(arguments, &object) == nil && object != nil
+		switch {
+		case c.ID == "" || c.Name == "":
+			return nil, execution.Failf(execution.CodeAdapterDecode, execution.OriginNode, "the answer has a tool call without an id or a name")
+		case whole:
+			out = append(out, call{ID: c.ID, Function: calledByName{Index: len(out), Name: c.Name, Arguments: arguments}})
+		case reason != "length":
 			return nil, execution.Failf(execution.CodeAdapterDecode, execution.OriginProvider,
-				"provider called a tool with arguments that aren't a JSON object, or without a name")
+				"the model called a tool with arguments that aren't a JSON object, which this API can't tell")
 		}
-		out = append(out, call{ID: c.ID, Function: calledByName{Index: i, Name: c.Name, Arguments: arguments}})
 	}
 	return out, nil
 }

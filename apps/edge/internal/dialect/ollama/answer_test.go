@@ -140,7 +140,7 @@ func drawn(t *rapid.T) ([]execution.Event, made) {
 }
 
 // Whatever order a run's events come in, parallel calls mixed, a client ends with what the model said; as a stream and as
-// one object, of a chat and of a generation.
+// one object, of a chat and of a generation (ST-29).
 func TestAnswersReadBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		events, want := drawn(t)
@@ -230,7 +230,7 @@ func TestFailureIsNoEnd(t *testing.T) {
 // Arguments that are no object have no place in an answer: the provider's fault, and never half of an answer.
 func TestArgumentsMustBeAnObject(t *testing.T) {
 	for arguments, ok := range map[string]bool{
-		``: true, ` { "a" : 1 } `: true, `{}`: true, `{"a":1`: false, `{}{}`: false, `[]`: false, `null`: false, `"{}"`: false, `look`: false,
+		``: true, " \n": true, ` { "a" : 1 } `: true, `{}`: true, `{"a":1`: false, `{}{}`: false, `[]`: false, `null`: false, `"{}"`: false, `look`: false,
 	} {
 		for _, stream := range []bool{true, false} {
 			a := Chat().Answer(&dialect.Request{Model: "m", Stream: stream}, about())
@@ -249,6 +249,23 @@ func TestArgumentsMustBeAnObject(t *testing.T) {
 			if !errors.As(err, &f) || f.Code != execution.CodeAdapterDecode || f.Origin != execution.OriginProvider || len(out) > 0 {
 				t.Errorf("%q: %s, %v", arguments, out, err)
 			}
+		}
+	}
+	// What the length cut off is no call, and the end says why.
+	for _, stream := range []bool{true, false} {
+		a := Chat().Answer(&dialect.Request{Model: "m", Stream: stream}, about())
+		for i, arguments := range []string{`{"a":1}`, `{"a":`} {
+			d := execution.ToolCallDelta{Index: i, ID: fmt.Sprint("id", i), Name: "look", Arguments: arguments}
+			if _, err := a.Event(nil, execution.Event{Kind: execution.EventToolCall, ToolCall: d}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out, err := a.End(nil, execution.Completion{FinishReason: "length"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := collected(out); err != nil || len(got.Calls) != 1 || got.Reason != "length" {
+			t.Errorf("%+v, %v", got, err)
 		}
 	}
 	// A piece of a call that never began.

@@ -16,17 +16,29 @@ type message struct {
 	at       string // where it stands
 }
 
-type messageList []message
+// conversation is the messages of a chat request.
+type conversation struct {
+	given int       // how many there are
+	said  []message // those that say something
+}
 
 // ReadJSON implements [dialect.Reader].
-func (l *messageList) ReadJSON(at string, raw []byte) *dialect.Refusal {
+func (c *conversation) ReadJSON(at string, raw []byte) *dialect.Refusal {
 	return dialect.List(at, raw, func(at string, raw []byte) *dialect.Refusal {
+		c.given++
 		m := message{at: at}
 		ref := m.read(raw)
-		*l = append(*l, m)
+		// Of an answer that was broken off before it began, clients keep an empty message. Providers' APIs are divided
+		// on those, and models are told nothing by them.
+		if m.Role != execution.RoleAssistant || !m.empty() {
+			c.said = append(c.said, m)
+		}
 		return ref
 	})
 }
+
+// empty reports whether a message has nothing to show for itself.
+func (m *message) empty() bool { return len(m.Parts) == 0 && len(m.ToolCalls) == 0 }
 
 func (m *message) read(raw []byte) *dialect.Refusal {
 	var role, text string
@@ -83,7 +95,7 @@ func (m *message) check(pictures bool) *dialect.Refusal {
 		return refuse("tool_name", "only a tool has one")
 	case pictures && m.Role != execution.RoleUser && m.Role != execution.RoleTool:
 		return refuse("images", "only a user or a tool shows some")
-	case len(m.Parts) == 0 && len(m.ToolCalls) == 0 && m.Role != execution.RoleTool:
+	case m.empty() && (m.Role == execution.RoleSystem || m.Role == execution.RoleUser):
 		return refuse("content", "missing or empty")
 	}
 	return nil

@@ -11,7 +11,8 @@ import (
 // answers. Half of Ollama's clients send no ids: such an answer belongs to the first call of the latest round that isn't
 // answered and has the tool's name, or any name when it doesn't say one. The ids depend on where a call stands alone, so
 // that the next turn of the same conversation has the same ones.
-func (l messageList) pair() ([]execution.Message, *dialect.Refusal) {
+func (c *conversation) pair() ([]execution.Message, *dialect.Refusal) {
+	l := c.said
 	taken := map[string]bool{}
 	for i := range l {
 		for _, c := range l[i].ToolCalls {

@@ -137,7 +137,8 @@ func TestRefusedMessages(t *testing.T) {
 		`{"role":"tool","content":"21"}`:                                                    "messages[0]",
 		call + `,{"role":"tool","content":"21","tool_name":"now"}`:                          "messages[1]",
 		call + `,{"role":"tool","content":"21"},{"role":"tool","content":"22"}`:             "messages[2]",
-		`null`: "messages[0]",
+		`null`:                              "messages[0]",
+		`{"role":"assistant","content":""}`: "messages",
 	} {
 		_, ref := Chat().Parse([]byte(`{"model":"m","messages":[` + messages + `]}`))
 		checkRefused(t, messages, ref, want)
@@ -173,11 +174,12 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// A message is its pictures, then its text, whoever shows them; and a role may be written as one likes.
+// A message is its pictures, then its text, whoever shows them; a role may be written as one likes; and an answer that
+// was broken off before it began isn't there.
 func TestMessages(t *testing.T) {
 	got, ref := Chat().Parse([]byte(`{"model":"m","messages":[{"role":"System","content":"be kind"},{"role":"USER","images":["` + png64 + `"],"content":"what is it?"},
 		{"role":"assistant","content":"wait","thinking":"hm","images":[],"tool_calls":[{"id":"a","function":{"name":"look","arguments":{ "at" : [1, 2.50] }}}]},
-		{"role":"tool","tool_call_id":"a","images":["` + png64 + `"]}]}`))
+		{"role":"tool","tool_call_id":"a","images":["` + png64 + `"]},{"role":"assistant","content":"","thinking":"broken off"}]}`))
 	if ref != nil {
 		t.Fatal(ref)
 	}

@@ -16,24 +16,25 @@ const (
 
 func parseChat(body []byte) (*dialect.Request, *dialect.Refusal) {
 	c := newCommon()
-	var messages messageList
+	var talk conversation
 	ref := dialect.Object("", body, func(name string) any {
 		switch name {
 		case "messages":
-			return &messages
+			return &talk
 		case "tools":
 			return (*toolList)(&c.out.Input.Tools)
 		}
 		return c.member(name)
 	})
-	if ref != nil {
+	switch {
+	case ref != nil:
 		return nil, ref
-	}
-	if len(messages) == 0 {
+	case talk.given == 0:
 		return c.atOnce(), nil
+	case len(talk.said) == 0:
+		return nil, dialect.Refuse("messages", "messages: none of them says anything")
 	}
-	c.out.Input.Messages, ref = messages.pair()
-	if ref != nil {
+	if c.out.Input.Messages, ref = talk.pair(); ref != nil {
 		return nil, ref
 	}
 	return c.out, nil
