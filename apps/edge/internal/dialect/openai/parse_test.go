@@ -3,7 +3,9 @@ package openai
 import (
 	"encoding/base64"
 	"encoding/json"
+	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -111,6 +113,27 @@ func TestParseAcceptsWhatAsksForNothing(t *testing.T) {
 	}
 }
 
+// Each member that OpenAI's own SDK has (openai-go 3.99) has its place, and docs/dialects.md says which.
+func TestParseKnowsTheWholeAPI(t *testing.T) {
+	doc, err := os.ReadFile("../../../../../docs/dialects.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(doc), "\n## OpenAI")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for name := range strings.FieldsSeq(`messages model frequency_penalty logprobs max_completion_tokens max_tokens n presence_penalty prompt_cache_key
+		safety_identifier seed store temperature top_logprobs top_p parallel_tool_calls user audio logit_bias metadata modalities moderation
+		prompt_cache_retention reasoning_effort service_tier stop stream stream_options verbosity function_call functions prediction
+		prompt_cache_options response_format tool_choice tools web_search_options`) {
+		if (&request{}).member(name) == nil {
+			t.Errorf("%s is unknown", name)
+		}
+		if !regexp.MustCompile("`" + name + "[`:. ]").MatchString(section) {
+			t.Errorf("docs/dialects.md doesn't name %s", name)
+		}
+	}
+}
+
 func TestParseVariants(t *testing.T) {
 	options := func(members string) execution.Options { return parsed(t, asking(","+members)).Input.Options }
 	for _, members := range []string{`"max_tokens":7`, `"max_completion_tokens":7`, `"max_tokens":7,"max_completion_tokens":7`} {
@@ -133,20 +156,26 @@ func TestParseVariants(t *testing.T) {
 	}
 }
 
-func TestParseNamesTheFieldAtFault(t *testing.T) {
-	user := func(content string) string { return talking(`{"role":"user","content":` + content + `}`) }
-	picture := func(url string) string { return user(`[{"type":"image_url","image_url":{"url":"` + url + `"}}]`) }
-	tool := func(f string) string { return asking(`,"tools":[{"type":"function","function":` + f + `}]`) }
-	calls := func(c string) string { return talking(`{"role":"assistant","tool_calls":[` + c + `]}`) }
-	const url = "messages[0].content[0].image_url.url"
-	for _, c := range []struct{ body, field, says string }{
+// refusal is a body, the field that is at fault in it, and what the refusal says.
+type refusal struct{ body, field, says string }
+
+func wantRefusals(t *testing.T, list []refusal) {
+	t.Helper()
+	for _, c := range list {
+		q, ref := Chat().Parse([]byte(c.body))
+		if short := c.body[:min(len(c.body), 300)]; ref == nil || q != nil || ref.Field != c.field || !strings.Contains(ref.Text, c.says) {
+			t.Errorf("%s: %+v, want field %q and a text with %q", short, ref, c.field, c.says)
+		}
+	}
+}
+
+func TestParseRefusesWhatNoRunHas(t *testing.T) {
+	wantRefusals(t, []refusal{
 		{`[]`, "", "an object"},
 		{`{` + hi + `}`, "model", "missing"},
 		{`{"model":"tiny"}`, "messages", "missing"},
 		{talking(``), "messages", "says nothing"},
 		{`{"model":7,` + hi + `}`, "model", "type"},
-
-		// What no run has.
 		{asking(`,"n":2`), "n", "only 1"},
 		{asking(`,"logprobs":true`), "logprobs", "probabilities"},
 		{asking(`,"top_logprobs":5`), "top_logprobs", "probabilities"},
@@ -164,8 +193,11 @@ func TestParseNamesTheFieldAtFault(t *testing.T) {
 		{asking(`,"reasoning":{"effort":"low"}`), "reasoning", "reasoning_effort"},
 		{asking(`,"temprature":1`), "temprature", "unknown"},
 		{asking(`,"stream_options":{"chunk_size":1}`), "stream_options.chunk_size", "unknown"},
+	})
+}
 
-		// Values.
+func TestParseRefusesValues(t *testing.T) {
+	wantRefusals(t, []refusal{
 		{asking(`,"max_tokens":1,"max_completion_tokens":2`), "max_tokens", "differ"},
 		{asking(`,"max_tokens":0`), "max_tokens", "at least 1"},
 		{asking(`,"max_completion_tokens":-1`), "max_completion_tokens", "at least 1"},
@@ -185,8 +217,12 @@ func TestParseNamesTheFieldAtFault(t *testing.T) {
 		{asking(`,"response_format":{"type":"json_schema"}`), "response_format.json_schema", "missing"},
 		{asking(`,"response_format":{"type":"json_schema","json_schema":{"schema":{}}}`), "response_format.json_schema.name", "missing"},
 		{asking(`,"response_format":{"type":"json_schema","json_schema":{"name":"x"}}`), "response_format.json_schema.schema", "object"},
+	})
+}
 
-		// Tools.
+func TestParseRefusesTools(t *testing.T) {
+	tool := func(f string) string { return asking(`,"tools":[{"type":"function","function":` + f + `}]`) }
+	wantRefusals(t, []refusal{
 		{asking(`,"tools":[{"type":"custom","custom":{"name":"x"}}]`), "tools[0].custom", "functions"},
 		{asking(`,"tools":[{"type":"web_search"}]`), "tools[0].type", "functions"},
 		{asking(`,"tools":[{"type":"function"}]`), "tools[0].function", "missing"},
@@ -201,8 +237,12 @@ func TestParseNamesTheFieldAtFault(t *testing.T) {
 		{asking(`,"tool_choice":{"type":"function"}`), "tool_choice.function", "name"},
 		{asking(`,"tool_choice":{"type":"allowed_tools","allowed_tools":{}}`), "tool_choice.allowed_tools", "offer only"},
 		{asking(`,"tool_choice":{"type":"custom","custom":{}}`), "tool_choice.custom", "functions"},
+	})
+}
 
-		// Messages.
+func TestParseRefusesMessages(t *testing.T) {
+	calls := func(c string) string { return talking(`{"role":"assistant","tool_calls":[` + c + `]}`) }
+	wantRefusals(t, []refusal{
 		{`{"model":"tiny","messages":"hi"}`, "messages", "list"},
 		{talking(`"hi"`), "messages[0]", "object"},
 		{talking(`{"content":"hi"}`), "messages[0].role", "missing"},
@@ -230,8 +270,12 @@ func TestParseNamesTheFieldAtFault(t *testing.T) {
 		{calls(`{"id":"c","function":{"name":"f","arguments":{}}}`), "messages[0].tool_calls[0].function.arguments", "type"},
 		{calls(`{"id":"c","function":{"name":"f g"}}`), "messages[0].tool_calls[0].function.name", "tool"},
 		{calls(`{"id":"c","function":{"name":"f"}},{"id":"c","function":{"name":"f"}}`), "messages[0].tool_calls[1].id", "twice"},
+	})
+}
 
-		// Parts.
+func TestParseRefusesParts(t *testing.T) {
+	user := func(content string) string { return talking(`{"role":"user","content":` + content + `}`) }
+	wantRefusals(t, []refusal{
 		{user(`7`), "messages[0].content", "text or a list"},
 		{user(`{}`), "messages[0].content", "text or a list"},
 		{user(`[7]`), "messages[0].content[0]", "object"},
@@ -243,8 +287,15 @@ func TestParseNamesTheFieldAtFault(t *testing.T) {
 		{user(`[{"type":"text","text":"x"},{"type":"file","file":{}}]`), "messages[0].content[1].file", "images only"},
 		{user(`[{"type":"refusal","refusal":"x"}]`), "messages[0].content[0]", "assistant"},
 		{talking(`{"role":"system","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}}]}`), "messages[0].content[0]", "user or a tool"},
+	})
+}
 
-		// Pictures: nothing is fetched.
+// Pictures come with the request: no caller may say where to connect to.
+func TestParseFetchesNothing(t *testing.T) {
+	user := func(content string) string { return talking(`{"role":"user","content":` + content + `}`) }
+	picture := func(url string) string { return user(`[{"type":"image_url","image_url":{"url":"` + url + `"}}]`) }
+	const url = "messages[0].content[0].image_url.url"
+	wantRefusals(t, []refusal{
 		{picture("https://example.com/a.png"), url, "nothing is fetched"},
 		{picture("http://169.254.169.254/"), url, "nothing is fetched"},
 		{picture("file:///etc/passwd"), url, "nothing is fetched"},
@@ -258,12 +309,7 @@ func TestParseNamesTheFieldAtFault(t *testing.T) {
 		{picture("data:image/;base64,AAAA"), url, "kind of image"},
 		{picture("data:image/png;base64," + base64.StdEncoding.EncodeToString(make([]byte, execution.MaxImage+1))), url, "bytes"},
 		{user(`[{"type":"image_url","image_url":"data:image/png;base64,AAAA"}]`), "messages[0].content[0].image_url", "object"},
-	} {
-		q, ref := Chat().Parse([]byte(c.body))
-		if short := c.body[:min(len(c.body), 300)]; ref == nil || q != nil || ref.Field != c.field || !strings.Contains(ref.Text, c.says) {
-			t.Errorf("%s: %+v, want field %q and a text with %q", short, ref, c.field, c.says)
-		}
-	}
+	})
 }
 
 // FuzzParse: whatever the body is, it is refused by name or it is a run that a node takes.
