@@ -40,6 +40,8 @@ type Options struct {
 	Version string
 	// OnListen is called once, when all listeners are open.
 	OnListen func(Addrs)
+	// Reload asks for the configuration's file to be read again; it is, too, when it changes. Nil never asks.
+	Reload <-chan struct{}
 	// Kill ends Run at once, whatever is running; a second signal closes it. nil never does.
 	Kill <-chan struct{}
 }
@@ -63,6 +65,7 @@ func Run(ctx context.Context, cfg *config.Edge, opts Options) error {
 type graph struct {
 	cfg       *config.Edge
 	log       zerolog.Logger
+	live      *live
 	scheduler *admission.Scheduler
 	service   *service.Service
 	handler   *httpapi.Handler
@@ -80,10 +83,11 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 	if err != nil {
 		return nil, err
 	}
-	state := config.NewState(cfg, version, nil)
-	current := func() *config.State { return state }
+	l := &live{log: opts.Log, generations: generations}
+	l.state.Store(config.NewState(cfg, version, nil))
+	current := l.current
 
-	g := &graph{cfg: cfg, log: opts.Log}
+	g := &graph{cfg: cfg, log: opts.Log, live: l}
 	bus := events.NewBus()
 	var registry *node.Registry
 	g.scheduler = admission.New(admission.Config{
@@ -92,11 +96,12 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 	})
 	places := &places{Scheduler: g.scheduler}
 	registry = node.New(node.Config{State: current, Scheduler: places, Events: bus, Generations: generations, Log: opts.Log})
+	l.registry = registry
 	view := &view{registry: registry, scheduler: g.scheduler, places: places}
 	metrics := admin.NewMetrics(opts.Version, admin.Sources{
 		Nodes: view.nodes, Places: g.scheduler.Snapshot, OpenStreams: view.openStreams,
 		Live:       func() int { return g.service.Live() },
-		LateFrames: func() map[string]uint64 { return g.service.LateFrames() },
+		LateFrames: func() map[string]uint64 { return g.service.LateFrames() }, NodeIgnored: registry.Ignored,
 		Listener:   func() admin.ListenerStats { return listenerStats(g.nodes) },
 		BodyBytes:  func() int64 { return g.handler.BodyBytes() },
 	})
@@ -195,7 +200,7 @@ func (g *graph) open() (addrs Addrs, err error) {
 		return Addrs{}, err
 	}
 	addrs = Addrs{Nodes: g.listen.nodes.Addr(), HTTP: g.listen.http.Addr()}
-	g.listen.http = logging.Accepting(g.listen.http, "http", g.log)
+	g.listen.http = httpapi.Bound(g.callers, logging.Accepting(g.listen.http, "http", g.log), g.cfg.Limits.Connections, g.log)
 	if g.listen.admin != nil {
 		addrs.Admin = g.listen.admin.Addr()
 		g.listen.admin = logging.Accepting(g.listen.admin, "admin", g.log)
@@ -223,6 +228,10 @@ func (g *graph) serve(ctx context.Context, opts Options) error {
 	group, broken := errgroup.WithContext(ctx)
 	group.Go(func() error { return g.nodes.Serve(nodes, g.listen.nodes) })
 	group.Go(func() error { return g.serveCallers() })
+	if len(g.cfg.Files) > 0 {
+		g.live.bind(addrs)
+		group.Go(func() error { g.live.follow(broken, opts.Reload); return nil })
+	}
 	if g.admin != nil {
 		group.Go(func() error { return closed(g.admin.Serve(g.listen.admin)) })
 	}

@@ -11,10 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
-
-	"iop/e2e/procs"
 )
 
 // result is what a command that has ended left.
@@ -164,49 +161,5 @@ func TestCommandsSayWhatIsWrong(t *testing.T) {
 		if r.code != tt.code || !strings.Contains(r.stderr, tt.want) || tt.code != 0 && r.stdout != "" {
 			t.Errorf("%s: %+v", tt.args, r)
 		}
-	}
-}
-
-// CF-01, CF-03: this version doesn't reload. SIGHUP says so and changes nothing, a restart takes the whole new file, and
-// a bad file doesn't start.
-func TestChangedConfiguration(t *testing.T) {
-	s := newSite(t, procs.SiteConfig{Adapters: "[{name: loopback, kind: loopback, max_concurrency: 4}]",
-		Routes: "[{model: old, adapter: loopback, target: loopback}]"})
-	change := func(from, to string) {
-		t.Helper()
-		text, err := os.ReadFile(s.Path("edge.yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, s.Dir, "new.yaml", strings.ReplaceAll(string(text), from, to))
-		if err := os.Rename(s.Path("new.yaml"), s.Path("edge.yaml")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	models := func() string { return string(get(t, nil, s.HTTP, "/v1/models")) }
-
-	change("model: old", "model: new")
-	if err := s.Edge.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
-	said(t, s.Edge, "SIGHUP ignored: reload isn't supported by this version; restart to use a changed configuration", 1)
-	if text := models(); !strings.Contains(text, `"old"`) || strings.Contains(text, `"new"`) {
-		t.Errorf("after SIGHUP the edge offers %s", text)
-	}
-
-	if err := s.Edge.Stop(limit); err != nil {
-		t.Fatal(err)
-	}
-	s.restartEdge()
-	if text := models(); !strings.Contains(text, `"new"`) || strings.Contains(text, `"old"`) {
-		t.Errorf("after a restart the edge offers %s", text)
-	}
-
-	change("model: new, adapter: loopback", "model: newer, adapter: nobody")
-	if r := run(t, s.Dir, "iop-edge", "serve", "-c", "edge.yaml"); r.code != 1 || !strings.HasPrefix(r.stderr, "edge.yaml:5: routes[0].adapter:") {
-		t.Errorf("a file that names an adapter which doesn't exist: %+v", r)
-	}
-	if text := models(); !strings.Contains(text, `"new"`) {
-		t.Errorf("beside a bad file the edge offers %s", text)
 	}
 }

@@ -48,6 +48,7 @@ func ParseEdge(path string, data []byte) (*Edge, error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}
+	e.Files = append([]string{path}, d.files...)
 	return e, nil
 }
 

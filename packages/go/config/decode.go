@@ -17,6 +17,7 @@ import (
 
 // decoder walks a file's nodes beside the schema and fills the values in. It keeps going after a problem.
 type decoder struct {
+	files []string // that hashes were read from
 	*problems
 	dir  string       // what relative paths start at
 	root reflect.Type // for hints where a key belongs

@@ -7,6 +7,8 @@ import "time"
 type Edge struct {
 	// Path is the file that this was read from; paths inside the file are relative to its directory.
 	Path string
+	// Files are Path and the files that it names hashes in: a change of one of them is a change of the configuration.
+	Files []string
 
 	// Mode is how nodes prove who they are: dev (a token) or managed (a certificate and a token). Default dev.
 	Mode string `yaml:"mode" default:"dev"`
@@ -191,6 +193,9 @@ type Limits struct {
 	BodyMemory int64 `yaml:"body_memory,size" default:"512MiB"`
 	// Header is the longest request head in bytes. Default 32KiB, which is also the most.
 	Header int64 `yaml:"header,size" default:"32KiB"`
+	// Connections is how many connections of callers may be open, and how many of their requests may be in work (HTTP/2
+	// has many on one connection); more are told overloaded. Default 4096.
+	Connections int `yaml:"connections" default:"4096"`
 	// Unregistered is how many node connections may be open that have not registered; more wait to be accepted.
 	// Default 128.
 	Unregistered int `yaml:"unregistered" default:"128"`

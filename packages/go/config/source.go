@@ -142,6 +142,7 @@ func (d *decoder) hash(path, s string) string {
 }
 
 func (d *decoder) hashFile(path, name string) string {
+	d.files = append(d.files, name)
 	s, err := readSmallFile(name)
 	if err != nil {
 		d.add(path, "%s %s; iop-edge token new NODE --hash-file writes such a file", name, err)

@@ -82,7 +82,7 @@ func serve(file string, anyMemory bool) error {
 		log.Warn().Str("listen", cfg.Listen.HTTP).Msg("plain HTTP outside loopback: put a proxy with TLS in front, or set listen.http_tls")
 	}
 	return program.Serve(log, func(ctx context.Context, signals program.Signals) error {
-		return edge.Run(ctx, cfg, edge.Options{Log: log, Version: program.Version(), Kill: signals.Kill})
+		return edge.Run(ctx, cfg, edge.Options{Log: log, Version: program.Version(), Kill: signals.Kill, Reload: signals.Reload})
 	})
 }
 
@@ -142,5 +142,6 @@ func aboveMemoryLimit(cfg *config.Edge, limit int64) string {
 func filesNeeded(cfg *config.Edge) uint64 {
 	const others = 64
 	b := cfg.MemoryBound()
-	return uint64(2*(b.Places+b.Waiting) + len(cfg.Nodes) + cfg.Limits.Unregistered + others)
+	bodies := b.Places + b.Waiting // in files
+	return uint64(cfg.Limits.Connections + bodies + len(cfg.Nodes) + cfg.Limits.Unregistered + others)
 }

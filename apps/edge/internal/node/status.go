@@ -36,7 +36,8 @@ type status struct {
 	number       uint64
 	store        pb.StoreState
 	clock        pb.ClockState
-	adapters     []adapterStatus // one for each adapter of the projection in force
+	reported     []*pb.AdapterState // what the node said last
+	adapters     []adapterStatus    // one for each adapter of the projection that is due
 }
 
 // adapterStatus is an adapter of the projection with what the node last said of it.
@@ -60,17 +61,10 @@ func (s *status) projection(number uint64) *config.Projection {
 	return nil
 }
 
-// inForce is the projection that the node works by.
-func (s *status) inForce() *config.Projection {
-	if p := s.projection(s.applied); p != nil {
-		return p
-	}
-	return s.sent[0]
-}
-
 // report takes a full account of the node's adapters.
 func (s *status) report(adapters []*pb.AdapterState) {
-	s.adapters = combine(s.inForce(), adapters, "the node doesn't report it")
+	s.reported = adapters
+	s.adapters = combine(s.due(), adapters, "the node doesn't report it")
 }
 
 // combine lays what a node reported beside what it was told. An adapter that it wasn't told of doesn't count, and one
@@ -173,7 +167,8 @@ func (c *Connection) Ready(m *pb.Ready) error {
 	}
 	c.registry.cfg.Scheduler.Adopt(c.NodeID, c.Generation, adopted(m.GetRunning(), p))
 	state := c.apply(func(s *status) {
-		s.applied, s.unresponsive, s.misses = p.Number, false, [2]int{}
+		s.apply(p.Number)
+		s.unresponsive, s.misses = false, [2]int{}
 		s.report(m.GetAdapters())
 	}, c.tell)
 	if state == StateReady {

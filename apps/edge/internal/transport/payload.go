@@ -28,6 +28,15 @@ func Payload(p *config.Projection) (*pb.NodeConfigPayload, error) {
 	return out, nil
 }
 
+// MustPayload is Payload of a projection for which that worked before.
+func MustPayload(p *config.Projection) *pb.NodeConfigPayload {
+	out, err := Payload(p)
+	if err != nil {
+		panic(err)
+	}
+	return out
+}
+
 func adapterConfig(a *config.ProjectedAdapter) *pb.AdapterConfig {
 	out := &pb.AdapterConfig{
 		Name: a.Name, Kind: a.Kind, BaseUrl: a.BaseURL, MaxConcurrency: int32(a.MaxConcurrency),
