@@ -150,6 +150,7 @@ func endStreams() map[string]adaptertest.Stream {
 		"nothing after done counts":     {Body: say("a") + end + say("b") + "garbage\n" + `{"error":"x"}` + "\n", Want: fake("a", "stop", "")},
 		"ST-18: lines, a clean end":     {Body: say("a") + say("b"), Want: wrong("ab", truncated)},
 		"a reason without done":         {Body: say("a") + line(`"message":{"content":""},"done":false,"done_reason":"stop"`), Want: wrong("a", truncated)},
+		"a reason, more, then done":     {Body: say("a") + line(`"done":false,"done_reason":"stop"`) + say("b") + end, Want: fake("ab", "stop", "")},
 		"done without a line end":       {Body: say("a") + end[:len(end)-1], Want: fake("a", "stop", "")},
 		"done that is cut":              {Body: say("a") + end[:len(end)-2], Want: wrong("a", truncated)},
 		"a line that is cut":            {Body: say("a") + say("b")[:20], Want: wrong("a", truncated)},
