@@ -115,6 +115,9 @@ func TestWording(t *testing.T) {
 		"an effort and a budget": {func(r *execution.Request) {
 			r.Options.ReasoningEffort, r.Options.ReasoningBudget = "low", ptr[int64](9)
 		}, wording{}, `,"think":"low"`},
+		"an effort, no budget": {func(r *execution.Request) {
+			r.Options.ReasoningEffort, r.Options.ReasoningBudget = "low", ptr[int64](0)
+		}, wording{}, `,"think":"low"`},
 		"text":  {func(r *execution.Request) { r.Options.ResponseFormat = json.RawMessage(`{"type":"text"}`) }, wording{}, ``},
 		"json":  {func(r *execution.Request) { r.Options.ResponseFormat = json.RawMessage(`{"type":"json_object"}`) }, wording{}, `,"format":"json"`},
 		"tools": {func(r *execution.Request) { r.Tools = tools }, wording{}, toolsSent},

@@ -68,6 +68,8 @@ func TestProbe(t *testing.T) {
 		"odd description":      {with(table(t, "ps-empty"), "/api/show", jsonAnswer(200, `{"model_info":{"general.architecture":"x","x.context_length":"y"}}`)), untold(slow, tiny), ""},
 		"less by parameters": {with(table(t, "ps-empty"), "/api/show", jsonAnswer(200, `{"parameters":"temperature 1\nnum_ctx                        8192","model_info":{"general.architecture":"x","x.context_length":9000}}`)),
 			available(execution.Model{Name: "slow:latest", Context: 8192}, execution.Model{Name: "tiny:latest", Context: 8192}), ""},
+		"not more by parameters": {with(table(t, "ps-empty"), "/api/show", jsonAnswer(200, `{"parameters":"num_ctx 99999","model_info":{"general.architecture":"x","x.context_length":9000}}`)),
+			available(execution.Model{Name: "slow:latest", Context: 9000}, execution.Model{Name: "tiny:latest", Context: 9000}), ""},
 		"no version":        {with(table(t, "ps-empty"), "/api/version", jsonAnswer(404, "404 page not found")), noVersion, ""},
 		"odd version":       {with(table(t, "ps-empty"), "/api/version", jsonAnswer(200, `{"version":7}`)), noVersion, ""},
 		"wants a key":       {map[string]fakeprovider.Script{"/api/version": jsonAnswer(401, "{}")}, execution.Capabilities{Available: true, Version: "unknown"}, ""},
@@ -154,6 +156,14 @@ func TestModelsAreAskedAboutOnce(t *testing.T) {
 	}
 	if len(a.contexts.known) != 2 {
 		t.Errorf("%d models are remembered, two are there", len(a.contexts.known))
+	}
+}
+
+// A model in memory tells its context unasked.
+func TestModelInMemoryIsNotAskedAbout(t *testing.T) {
+	p := fakeprovider.New(t, fakeprovider.Routes(table(t, "ps-loaded")))
+	if at(t, p).Probe(t.Context()); strings.Join(shows(p), " ") != "slow:latest" {
+		t.Errorf("asked about %q", shows(p))
 	}
 }
 

@@ -120,6 +120,7 @@ func TestUsage(t *testing.T) {
 		"native, odd numbers": {plain, `{"prompt_eval_count":-6,"eval_count":3.9}`, unknown},
 		"native, odder ones":  {plain, `{"prompt_eval_count":6e2,"eval_count":99999999999999999999}`, unknown},
 		"native, cut":         {lines, `{"prompt_eval_count":6,"eval_count":39` + "\n" + `{"eval_count":` + "\n" + `7}` + "\n", "6 39 -1 -1"},
+		"native, garbage":     {lines, "{{[\"\n" + `{"prompt_eval_count":6,"eval_count":39}` + "\n", "6 39 -1 -1"},
 		"native, both":        {lines, `{"usage":{"prompt_tokens":1,"completion_tokens":2}}` + "\n", "1 2 -1 -1"},
 		"not JSON":            {plain, "<html>usage</html>", unknown},
 		"binary type":         {"application/octet-stream", final, unknown},
