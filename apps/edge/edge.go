@@ -102,8 +102,8 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 		Nodes: view.nodes, Places: g.scheduler.Snapshot, OpenStreams: view.openStreams,
 		Live:       func() int { return g.service.Live() },
 		LateFrames: func() map[string]uint64 { return g.service.LateFrames() }, NodeIgnored: registry.Ignored,
-		Listener:   func() admin.ListenerStats { return listenerStats(g.nodes) },
-		BodyBytes:  func() int64 { return g.handler.BodyBytes() },
+		Listener:  func() admin.ListenerStats { return listenerStats(g.nodes) },
+		BodyBytes: func() int64 { return g.handler.BodyBytes() },
 	})
 	g.service = service.New(service.Config{
 		State: current, Scheduler: g.scheduler, Nodes: connections{registry}, Commands: connections{registry}.commands, Log: opts.Log,

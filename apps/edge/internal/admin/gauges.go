@@ -19,6 +19,8 @@ type Sources struct {
 	OpenStreams func() map[string]int
 	// LateFrames returns how many frames came after their run was decided, by kind.
 	LateFrames func() map[string]uint64
+	// NodeIgnored returns how many messages of nodes had no use, by why.
+	NodeIgnored func() node.Ignored
 	// EventsDropped returns how many events slow subscribers of the bus have lost.
 	EventsDropped func() uint64
 	// Listener returns what the listener of nodes did since the start.
@@ -40,7 +42,7 @@ type gauges struct {
 	from Sources
 
 	nodes, inFlight, capacity, unconfirmed, adopted, queued, draining *prometheus.Desc
-	ignored, live, streams, late, dropped, bodies                     *prometheus.Desc
+	ignored, live, streams, late, dropped, bodies, unused             *prometheus.Desc
 	accepted, acceptErrors, refused, unregistered                     *prometheus.Desc
 }
 
@@ -61,6 +63,7 @@ func newGauges(s Sources) *gauges {
 		live:        desc("iop_runs_live", "Runs that are live."),
 		streams:     desc("iop_open_streams", "Open work streams of a node's link.", "node"),
 		late:        desc("iop_late_frames_total", "Frames that came after their run was decided.", "kind"),
+		unused:      desc("iop_node_messages_ignored_total", "Messages of nodes that had no use, by why.", "reason"),
 		dropped:     desc("iop_events_dropped_total", "Events that slow subscribers have lost."),
 		bodies:      desc("iop_request_body_held_bytes", "Bytes of request bodies that are held."),
 
@@ -74,7 +77,7 @@ func newGauges(s Sources) *gauges {
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(c chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{g.nodes, g.inFlight, g.capacity, g.unconfirmed, g.adopted, g.queued, g.draining,
-		g.ignored, g.live, g.streams, g.late, g.dropped, g.bodies,
+		g.ignored, g.live, g.streams, g.late, g.dropped, g.bodies, g.unused,
 		g.accepted, g.acceptErrors, g.refused, g.unregistered} {
 		c <- d
 	}
@@ -107,6 +110,12 @@ func (g *gauges) Collect(c chan<- prometheus.Metric) {
 	if g.from.LateFrames != nil {
 		for kind, n := range g.from.LateFrames() {
 			send(g.late, prometheus.CounterValue, float64(n), kind)
+		}
+	}
+	if g.from.NodeIgnored != nil {
+		n := g.from.NodeIgnored()
+		for reason, n := range map[string]uint64{"run_ended": n.RunEnded, "status": n.Status, "events": n.Events, "other": n.Other, "late": n.Late} {
+			send(g.unused, prometheus.CounterValue, float64(n), reason)
 		}
 	}
 	if g.from.EventsDropped != nil {

@@ -98,6 +98,9 @@ func TestGauges(t *testing.T) {
 		Live: func() int { return 6 }, OpenStreams: func() map[string]int { return map[string]int{"n": 7} },
 		LateFrames: func() map[string]uint64 { return map[string]uint64{"body": 8} }, EventsDropped: func() uint64 { return 9 },
 		BodyBytes: func() int64 { return 10 },
+		NodeIgnored: func() node.Ignored {
+			return node.Ignored{RunEnded: 21, Status: 22, Events: 23, Other: 24, Late: 25}
+		},
 		Listener: func() ListenerStats {
 			return ListenerStats{Accepted: 11, AcceptErrors: 12, Refused: map[string]uint64{"unknown_token": 13}, Unregistered: 14}
 		},
@@ -108,7 +111,10 @@ func TestGauges(t *testing.T) {
 		`iop_admission_ignored_total{about="ended"} 5`, `iop_runs_live 6`, `iop_open_streams{node="n"} 7`, `iop_late_frames_total{kind="body"} 8`,
 		`iop_events_dropped_total 9`, `iop_request_body_held_bytes 10`, `iop_node_connections_accepted_total 11`,
 		`iop_node_connections_failed_total 12`, `iop_node_registrations_refused_total{reason="unknown_token"} 13`,
-		`iop_node_connections_unregistered 14`)
+		`iop_node_connections_unregistered 14`,
+		`iop_node_messages_ignored_total{reason="run_ended"} 21`, `iop_node_messages_ignored_total{reason="status"} 22`,
+		`iop_node_messages_ignored_total{reason="events"} 23`, `iop_node_messages_ignored_total{reason="other"} 24`,
+		`iop_node_messages_ignored_total{reason="late"} 25`)
 }
 
 // The number of series is bounded, whatever the configuration and however many at once.

@@ -80,14 +80,39 @@ type Ignored struct {
 	Late     uint64 // anything after the fence
 }
 
-type ignored struct{ runEnded, status, events, other, late atomic.Uint64 }
+// ignored are the counts of one connection, and with them those of the registry, which outlive it.
+type ignored struct{ runEnded, status, events, other, late tally }
+
+// tally counts in two places.
+type tally struct {
+	own   atomic.Uint64
+	total *atomic.Uint64 // nil = there is no other place
+}
+
+// Add counts n more.
+func (t *tally) Add(n uint64) {
+	t.own.Add(n)
+	if t.total != nil {
+		t.total.Add(n)
+	}
+}
+
+// within makes i count in the registry's counts, too.
+func (i *ignored) within(all *ignored) {
+	i.runEnded.total, i.status.total, i.events.total = &all.runEnded.own, &all.status.own, &all.events.own
+	i.other.total, i.late.total = &all.other.own, &all.late.own
+}
+
+func (i *ignored) load() Ignored {
+	return Ignored{RunEnded: i.runEnded.own.Load(), Status: i.status.own.Load(), Events: i.events.own.Load(),
+		Other: i.other.own.Load(), Late: i.late.own.Load()}
+}
 
 // Ignored returns the counts.
-func (c *Connection) Ignored() Ignored {
-	i := &c.ignored
-	return Ignored{RunEnded: i.runEnded.Load(), Status: i.status.Load(), Events: i.events.Load(),
-		Other: i.other.Load(), Late: i.late.Load()}
-}
+func (c *Connection) Ignored() Ignored { return c.ignored.load() }
+
+// Ignored returns the counts of all connections since the start.
+func (r *Registry) Ignored() Ignored { return r.ignored.load() }
 
 // NewConnection returns a connection that isn't in the registry yet. rec and p are what its node was found by and what
 // it will be told; bare is closed by a fence that comes before Start.
@@ -97,6 +122,7 @@ func (r *Registry) NewConnection(id Identity, rec *config.NodeRecord, p *config.
 		Identity: id, registry: r, bare: bare, labels: rec.Labels, projection: p, log: log,
 		told: rate.NewLimiter(1, 20), asking: newCommandTurns(),
 	}
+	c.ignored.within(&r.ignored)
 	c.st = newStatus(p)
 	return c
 }

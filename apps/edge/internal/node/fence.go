@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -40,6 +41,15 @@ func FenceReasonOf(r transport.Reason) FenceReason {
 		return FenceSendOverflow
 	}
 	return FenceLost
+}
+
+// Ended returns why the link is over by itself, false while it isn't or never ran.
+func (c *Connection) Ended() (FenceReason, string, bool) {
+	var ended *transport.LinkError
+	if !errors.As(c.Link.Err(), &ended) {
+		return "", "", false
+	}
+	return FenceReasonOf(ended.Reason), ended.Text, true
 }
 
 // Fence ends a connection: whatever it is asked again or later, it happens once. In this order the connection leaves

@@ -59,7 +59,8 @@ var ErrRaced = errors.New("the node's connection or configuration changed meanwh
 
 // Registry holds at most one current connection for each node. Its methods may be called concurrently.
 type Registry struct {
-	cfg Config
+	cfg     Config
+	ignored ignored // of all connections
 
 	mu       sync.Mutex
 	entries  map[string]*entry
@@ -169,7 +170,13 @@ func (r *Registry) Commit(c *Connection, expected uint64) error {
 		return err
 	}
 	if replaced != nil {
-		r.Fence(replaced, FenceSuperseded, fmt.Sprintf("by connection %d", c.Generation))
+		// A node that is back at once may be faster than the goroutine that notices its old connection's end: what
+		// ended that is the reason then, as when a peer broke the rules.
+		reason, text, over := replaced.Ended()
+		if !over {
+			reason, text = FenceSuperseded, fmt.Sprintf("by connection %d", c.Generation)
+		}
+		r.Fence(replaced, reason, text)
 	}
 	c.announceRegistered()
 	return nil

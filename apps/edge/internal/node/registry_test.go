@@ -12,6 +12,7 @@ import (
 
 	"iop/apps/edge/internal/admission"
 	"iop/apps/edge/internal/node"
+	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
 
@@ -114,6 +115,37 @@ func TestFenceOfAReplacedConnection(t *testing.T) {
 	b.Unconfirmed("a", cur.Generation)
 	if b.Current("a") != nil {
 		t.Error("not fenced")
+	}
+}
+
+// A node whose connection ended by itself may be back before anybody noticed that: the reason is what ended it. §4.6.
+func TestReplacedAfterItsEnd(t *testing.T) {
+	for how, want := range map[transport.Reason]node.FenceReason{transport.ReasonProtocol: node.FenceProtocol, transport.ReasonLost: node.FenceLost,
+		transport.ReasonDead: node.FenceDead, transport.ReasonSendOverflow: node.FenceSendOverflow, 0: node.FenceSuperseded} {
+		b := newBench(t, record("a"))
+		old := b.commit(t, "a")
+		if how != 0 {
+			old.Link.Close(how)
+		}
+		b.commit(t, "a")
+		if e := b.seen[1]; e.Code != string(want) || e.Generation != old.Generation {
+			t.Errorf("replaced after %v: %+v, want %s", how, e, want)
+		}
+	}
+}
+
+// What connections ignored is counted on after they are gone.
+func TestIgnoredOutlivesConnections(t *testing.T) {
+	b := newBench(t, record("a"))
+	for i := range uint64(3) {
+		c := b.commit(t, "a")
+		c.Unknown()
+		c.RunEnded(&pb.RunEnd{RunId: "r", Attempt: 1})
+		b.Fence(c, node.FenceLost, "")
+		c.Unknown()
+		if own, all := c.Ignored(), b.Ignored(); own != (node.Ignored{Other: 1, RunEnded: 1, Late: 1}) || all != (node.Ignored{Other: i + 1, RunEnded: i + 1, Late: i + 1}) {
+			t.Errorf("own %+v, all %+v", own, all)
+		}
 	}
 }
 

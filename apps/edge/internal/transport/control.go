@@ -72,6 +72,8 @@ func goodbyeText(g *pb.Goodbye) string {
 		return "the node has drained"
 	case pb.GoodbyeCode_GOODBYE_CODE_KILLED:
 		return "the node was told to end at once"
+	case pb.GoodbyeCode_GOODBYE_CODE_PROTOCOL:
+		return "the node says that the edge broke the protocol: " + g.GetText()
 	}
 	return "the node said goodbye"
 }

@@ -53,10 +53,9 @@ func (s *Server) monitor(ctx context.Context, c *node.Connection) {
 
 // linkEnded fences a connection whose link is over.
 func (s *Server) linkEnded(c *node.Connection) {
-	reason, text := node.FenceLost, "the connection ended"
-	var ended *link.LinkError
-	if errors.As(c.Link.Err(), &ended) {
-		reason, text = node.FenceReasonOf(ended.Reason), ended.Text
+	reason, text, over := c.Ended()
+	if !over {
+		reason, text = node.FenceLost, "the connection ended"
 	}
 	s.cfg.Registry.Fence(c, reason, text)
 }

@@ -196,3 +196,39 @@ func TestEndDuringACommand(t *testing.T) {
 		wantState(t, e, "a", node.StateOffline)
 	})
 }
+
+// The edge's own command isn't a fifth: a connection that has all its commands in work is not asked for its status.
+func TestStatusCommandIsNoFifth(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var asked atomic.Int32
+		e, l, _ := inMemory(t, edgetest.Options{})
+		n := connect(t, l, "a", edgetest.NodeOptions{Work: func(_ *edgetest.Node, s *link.Stream) {
+			defer s.Close()
+			asked.Add(1)
+			_, _ = edgetest.AnswerStatus(s)
+		}})
+		n.AwaitReady(t)
+		c := e.Registry.Current("a")
+		var leave func()
+		for range 4 {
+			var ok bool
+			if leave, ok = c.TryCommand(); !ok {
+				t.Fatal("there are less than four turns")
+			}
+		}
+		if _, ok := c.TryCommand(); ok {
+			t.Error("there is a fifth turn")
+		}
+		time.Sleep(5 * time.Minute)
+		if asked.Load() != 0 {
+			t.Error("the node was asked")
+		}
+		leave()
+		leave() // does nothing
+		time.Sleep(31 * time.Second)
+		if asked.Load() != 1 {
+			t.Errorf("%d commands when there was room again", asked.Load())
+		}
+		wantState(t, e, "a", node.StateReady)
+	})
+}
