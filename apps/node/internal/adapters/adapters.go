@@ -63,7 +63,7 @@ func build(cfg Config) (execution.Provider, error) {
 		}
 		return ollama.New(ollama.Config{
 			BaseURL: cfg.BaseURL, Auto: auto, MaxConcurrency: cfg.MaxConcurrency, Options: cfg.Options,
-			AllowPaths: cfg.AllowPaths, Connect: cfg.Connect, Log: cfg.Log,
+			AllowPaths: cfg.AllowPaths, Connect: cfg.Connect, Log: cfg.Log.With().Str("adapter", cfg.Name).Logger(),
 		})
 	case "loopback":
 		if cfg.BaseURL != "" {
