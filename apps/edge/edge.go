@@ -130,7 +130,9 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 	if cfg.Listen.Admin != "" {
 		g.admin = admin.NewServer(admin.New(admin.Config{
 			Listen: cfg.Listen.Admin, State: current, NotReady: view.notReady, Nodes: view.nodes,
-			Queue: g.scheduler.Snapshot, Runs: func() []service.RunView { return g.service.Runs() }, Metrics: metrics, Log: opts.Log,
+			Queue: g.scheduler.Snapshot, Metrics: metrics, Log: opts.Log,
+			Runs: g.service.Runs, Run: g.service.Run, Command: g.service.Command,
+			Cancel: func(id string) service.CancelResult { return g.service.Cancel(id, execution.CauseAPI) },
 		}))
 		g.admin.ErrorLog = logging.HTTPErrors(opts.Log)
 	}

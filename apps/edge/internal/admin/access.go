@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"net"
 	"net/http"
@@ -10,11 +11,13 @@ import (
 	"iop/packages/go/execution"
 )
 
-// refusal is why a request isn't served. Its text holds nothing that came with the request.
+// refusal is why a request isn't served.
 type refusal struct {
 	status int
 	code   execution.Code
-	text   string
+	text   string // holds nothing that came with the request
+	detail string // for whoever asked, instead of text; it may name what they sent
+	allow  string // the Allow header of a 405
 }
 
 // check decides whether a request may be served; found is false when the table has no such path.
@@ -22,18 +25,26 @@ func (h *handler) check(r *http.Request, e Endpoint, found bool) *refusal {
 	switch {
 	case h.loopback && !loopbackHost(r.Host):
 		// A web page whose name was pointed at this machine would read everything here (DNS rebinding).
-		return &refusal{http.StatusForbidden, execution.CodeBadRequest, "this listener answers to loopback names only"}
+		return &refusal{status: http.StatusForbidden, code: execution.CodeBadRequest, text: "this listener answers to loopback names only"}
 	case foreignOrigin(r):
-		return &refusal{http.StatusForbidden, execution.CodeBadRequest, "web pages of another origin are not served"}
+		return &refusal{status: http.StatusForbidden, code: execution.CodeBadRequest, text: "web pages of another origin are not served"}
 	case !found:
-		return &refusal{http.StatusNotFound, execution.CodeBadRequest, "no such path on the admin listener"}
-	case r.Method != e.Method && r.Method != http.MethodHead:
-		return &refusal{http.StatusMethodNotAllowed, execution.CodeBadRequest, "this path doesn't take the method"}
+		return &refusal{status: http.StatusNotFound, code: execution.CodeBadRequest, text: "no such path on the admin listener"}
+	case r.Method != e.Method && (r.Method != http.MethodHead || e.Method != http.MethodGet):
+		return &refusal{status: http.StatusMethodNotAllowed, code: execution.CodeBadRequest, text: "this path doesn't take the method", allow: e.allow()}
 	case e.Access != AccessOpen && !h.loopback && !h.hasKey(r.Header):
-		return &refusal{http.StatusUnauthorized, execution.CodeUnauthorized,
-			"no valid admin key: send it as Authorization: Bearer KEY"}
+		return &refusal{status: http.StatusUnauthorized, code: execution.CodeUnauthorized,
+			text: "no valid admin key: send it as Authorization: Bearer KEY"}
 	}
 	return nil
+}
+
+// allow lists the methods of an endpoint.
+func (e Endpoint) allow() string {
+	if e.Method == http.MethodGet {
+		return "GET, HEAD"
+	}
+	return e.Method
 }
 
 func (h *handler) hasKey(header http.Header) bool {
@@ -82,8 +93,8 @@ func (h *handler) refuse(w http.ResponseWriter, r *http.Request, f *refusal) {
 	if f.status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
-	if f.status == http.StatusMethodNotAllowed {
-		w.Header().Set("Allow", "GET, HEAD")
+	if f.allow != "" {
+		w.Header().Set("Allow", f.allow)
 	}
-	h.write(w, f.status, map[string]any{"error": map[string]string{"message": f.text, "code": f.code.String()}})
+	h.write(w, f.status, map[string]any{"error": errorView{cmp.Or(f.detail, f.text), f.code.String(), execution.OriginCaller.String()}})
 }

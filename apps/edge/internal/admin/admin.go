@@ -1,14 +1,16 @@
-// Package admin is the Edge's administration side: health, readiness, metrics, and what people want to see of nodes and
-// the queue.
+// Package admin is the Edge's administration side: health, readiness, metrics, what people want to see of nodes, runs and
+// the queue, and the few things that they may do: cancel a run, ask a node.
 //
 // It owns its table of endpoints, the checks that keep web pages and strangers out, and the metrics. It gets read-only
-// snapshot functions and changes nothing; it must not reach into the registry, the scheduler or a run, and it shows no
-// secret and nothing that a caller sent.
+// snapshot functions and one function for each thing that it does; it must not reach into the registry, the scheduler
+// or a run, and it shows no secret and nothing that a caller sent.
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -34,9 +36,15 @@ type Config struct {
 	Queue func() admission.Snapshot
 	// Runs returns the live runs and tunnels and those that ended last, the newest first.
 	Runs func() []service.RunView
+	// Run returns one of them.
+	Run func(id string) (service.RunView, bool)
+	// Cancel ends a run or tunnel, as its caller could.
+	Cancel func(id string) service.CancelResult
+	// Command asks a node.
+	Command func(ctx context.Context, c *service.Command) *service.CommandResult
 	// Metrics are what GET /metrics shows.
 	Metrics *Metrics
-	// Log gets a line for each refused request.
+	// Log gets a line for each refused request, and for each that does something.
 	Log zerolog.Logger
 }
 
@@ -54,7 +62,7 @@ const (
 // Endpoint is one row of the table. HEAD is served where GET is.
 type Endpoint struct {
 	Method string
-	Path   string
+	Path   string // with at most one {id}, which is what config.ValidID lets through
 	Access Access
 
 	handle func(*handler, http.ResponseWriter, *http.Request)
@@ -67,8 +75,11 @@ func Endpoints() []Endpoint {
 		{http.MethodGet, "/readyz", AccessOpen, (*handler).ready},
 		{http.MethodGet, "/metrics", AccessKey, (*handler).metrics},
 		{http.MethodGet, "/admin/v1/nodes", AccessKey, (*handler).nodes},
+		{http.MethodPost, "/admin/v1/nodes/{id}/commands", AccessKey, (*handler).command},
 		{http.MethodGet, "/admin/v1/queue", AccessKey, (*handler).queue},
 		{http.MethodGet, "/admin/v1/runs", AccessKey, (*handler).runs},
+		{http.MethodGet, "/admin/v1/runs/{id}", AccessKey, (*handler).run},
+		{http.MethodPost, "/admin/v1/runs/{id}/cancel", AccessKey, (*handler).cancelRun},
 	}
 }
 
@@ -99,12 +110,30 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
 	// The raw target, as everywhere: what needs interpretation isn't ours.
-	e, found := h.table[r.URL.EscapedPath()]
+	e, id, found := h.find(r.URL.EscapedPath())
+	r.SetPathValue("id", id)
 	if refused := h.check(r, e, found); refused != nil {
 		h.refuse(w, r, refused)
 		return
 	}
 	e.handle(h, w, r)
+}
+
+// find returns the row of a path, and what stands for {id} in it.
+func (h *handler) find(path string) (e Endpoint, id string, found bool) {
+	if e, found = h.table[path]; found {
+		return e, "", true
+	}
+	for _, e := range h.table {
+		before, after, pattern := strings.Cut(e.Path, "{id}")
+		if !pattern || len(path) <= len(before)+len(after) || !strings.HasPrefix(path, before) || !strings.HasSuffix(path, after) {
+			continue
+		}
+		if id := path[len(before) : len(path)-len(after)]; config.ValidID(id) {
+			return e, id, true
+		}
+	}
+	return Endpoint{}, "", false
 }
 
 func (h *handler) health(w http.ResponseWriter, _ *http.Request) {
@@ -134,14 +163,6 @@ func (h *handler) nodes(w http.ResponseWriter, _ *http.Request) {
 		nodes = []node.NodeView{}
 	}
 	h.write(w, http.StatusOK, map[string]any{"nodes": nodes})
-}
-
-func (h *handler) runs(w http.ResponseWriter, _ *http.Request) {
-	runs := h.cfg.Runs()
-	if runs == nil {
-		runs = []service.RunView{}
-	}
-	h.write(w, http.StatusOK, map[string]any{"runs": runs})
 }
 
 // queueView is the answer of /admin/v1/queue.

@@ -1,11 +1,13 @@
 package admin
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,16 +31,56 @@ type rig struct {
 	nodes    []node.NodeView
 	queue    admission.Snapshot
 	runs     []service.RunView
+
+	cancelled []string
+	asked     []service.Command
+	answer    func(ctx context.Context, c *service.Command) *service.CommandResult
 }
 
 func newRig(t *testing.T, listen string) *rig {
 	g := &rig{t: t}
 	sum := sha256.Sum256([]byte(adminKey))
-	state := config.NewState(&config.Edge{AdminKeyHashes: []string{hex.EncodeToString(sum[:])}}, 1, nil)
+	state := config.NewState(&config.Edge{AdminKeyHashes: []string{hex.EncodeToString(sum[:])}, Nodes: []config.NodeRecord{{ID: "x"}, {ID: "gpu-1"}}}, 1, nil)
 	sources := Sources{Nodes: func() []node.NodeView { return g.nodes }, Places: func() admission.Snapshot { return g.queue }}
 	g.h = New(Config{Listen: listen, State: func() *config.State { return state }, NotReady: func() []string { return g.notReady },
-		Nodes: sources.Nodes, Queue: sources.Places, Runs: func() []service.RunView { return g.runs }, Metrics: NewMetrics("test", sources), Log: zerolog.New(&g.log)})
+		Nodes: sources.Nodes, Queue: sources.Places, Runs: func() []service.RunView { return g.runs }, Run: g.run, Cancel: g.cancel, Command: g.command,
+		Metrics: NewMetrics("test", sources), Log: zerolog.New(&g.log)})
 	return g
+}
+
+func (g *rig) run(id string) (service.RunView, bool) {
+	i := slices.IndexFunc(g.runs, func(v service.RunView) bool { return v.RunID == id })
+	if i < 0 {
+		return service.RunView{}, false
+	}
+	return g.runs[i], true
+}
+
+func (g *rig) cancel(id string) service.CancelResult {
+	v, found := g.run(id)
+	switch {
+	case !found:
+		return service.NotFound
+	case v.Code != "":
+		return service.AlreadyEnded
+	}
+	g.cancelled = append(g.cancelled, id)
+	return service.Cancelling
+}
+
+func (g *rig) command(ctx context.Context, c *service.Command) *service.CommandResult {
+	g.asked = append(g.asked, *c)
+	return g.answer(ctx, c)
+}
+
+// post sends a body.
+func (g *rig) post(target, body string) (*http.Response, string) {
+	g.t.Helper()
+	r := httptest.NewRequest("POST", target, strings.NewReader(body))
+	r.Host = here
+	w := httptest.NewRecorder()
+	g.h.ServeHTTP(w, r)
+	return w.Result(), w.Body.String()
 }
 
 func (g *rig) ask(method, target, host string, headers ...string) (*http.Response, string) {
@@ -58,37 +100,56 @@ const here = "127.0.0.1:8081"
 // The table is walked: each row is whole and does what it says of access, on loopback and elsewhere.
 func TestEndpointsAreWhole(t *testing.T) {
 	inside, outside := newRig(t, here), newRig(t, "0.0.0.0:8081")
+	inside.runs = []service.RunView{{RunID: "x"}}
+	outside.runs = inside.runs
 	seen := map[string]bool{}
 	for _, e := range Endpoints() {
-		if e.Method != http.MethodGet || e.Path == "" || e.handle == nil || seen[e.Path] || e.Access != AccessOpen && e.Access != AccessKey {
+		if e.Method != http.MethodGet && e.Method != http.MethodPost || e.Path == "" || e.handle == nil || seen[e.Path] || e.Access != AccessOpen && e.Access != AccessKey {
 			t.Errorf("%s isn't whole, or there twice", e.Path)
 		}
 		seen[e.Path] = true
-		for _, method := range []string{"GET", "HEAD"} {
-			if resp, body := inside.ask(method, e.Path, here); resp.StatusCode != 200 {
-				t.Errorf("%s %s: %s %s", method, e.Path, resp.Status, body)
+		if e.Method == http.MethodPost && e.Access != AccessKey {
+			t.Errorf("%s does something for everyone", e.Path)
+		}
+		path, allowed := strings.Replace(e.Path, "{id}", "x", 1), []string{e.Method}
+		if e.Method == http.MethodGet {
+			allowed = append(allowed, http.MethodHead)
+		}
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"} {
+			resp, body := inside.ask(method, path, here)
+			switch takes := slices.Contains(allowed, method); {
+			case takes && (resp.StatusCode == 404 || resp.StatusCode == 405 || resp.StatusCode > 499):
+				t.Errorf("%s %s: %s %s", method, path, resp.Status, body)
+			case !takes && (resp.StatusCode != 405 || resp.Header.Get("Allow") != strings.Join(allowed, ", ")):
+				t.Errorf("%s %s: %s, Allow %q", method, path, resp.Status, resp.Header.Get("Allow"))
 			}
 		}
-		for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS"} {
-			if resp, _ := inside.ask(method, e.Path, here); resp.StatusCode != 405 || resp.Header.Get("Allow") != "GET, HEAD" {
-				t.Errorf("%s %s: %s", method, e.Path, resp.Status)
+		if resp, _ := outside.ask(e.Method, path, "edge.example"); (resp.StatusCode == 401) != (e.Access == AccessKey) {
+			t.Errorf("without a key %s: %s", path, resp.Status)
+		}
+		if resp, _ := outside.ask(e.Method, path, "edge.example", "Authorization", "Bearer "+adminKey); resp.StatusCode == 401 {
+			t.Errorf("with a key %s: %s", path, resp.Status)
+		}
+		for _, asked := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
+			if resp, _ := inside.ask(e.Method, path, here, asked...); resp.StatusCode != 403 {
+				t.Errorf("a web page at %s: %s", path, resp.Status)
 			}
 		}
-		want := 200
-		if e.Access == AccessKey {
-			want = 401
-		}
-		if resp, _ := outside.ask("GET", e.Path, "edge.example"); resp.StatusCode != want {
-			t.Errorf("without a key %s: %s", e.Path, resp.Status)
-		}
-		if resp, _ := outside.ask("GET", e.Path, "edge.example", "Authorization", "Bearer "+adminKey); resp.StatusCode != 200 {
-			t.Errorf("with a key %s: %s", e.Path, resp.Status)
+		if resp, _ := inside.ask(e.Method, path, "evil.example"); resp.StatusCode != 403 {
+			t.Errorf("by another name %s: %s", path, resp.Status)
 		}
 	}
-	for _, path := range []string{"/", "/healthz/", "/admin/v1/nodes/", "/admin%2fv1/nodes", "/debug/pprof/", "/v1/models"} {
-		if resp, _ := inside.ask("GET", path, here); resp.StatusCode != 404 {
-			t.Errorf("%s: %s", path, resp.Status)
+	for _, path := range []string{"/", "/healthz/", "/admin/v1/nodes/", "/admin%2fv1/nodes", "/debug/pprof/", "/v1/models", "/admin/v1/runs/",
+		"/admin/v1/runs//cancel", "/admin/v1/runs/a/b", "/admin/v1/runs/a%2fb", "/admin/v1/runs/a%20b", "/admin/v1/runs/" + strings.Repeat("a", 65),
+		"/admin/v1/nodes/commands", "/admin/v1/nodes//commands", "/admin/v1/nodes/x/commands/", "/admin/v1/nodes/x/y/commands", "/admin/v1/nodes/{id}/commands"} {
+		for _, method := range []string{"GET", "POST"} {
+			if resp, _ := inside.ask(method, path, here); resp.StatusCode != 404 {
+				t.Errorf("%s %s: %s", method, path, resp.Status)
+			}
 		}
+	}
+	if len(inside.cancelled) != 1 || len(outside.cancelled) != 1 || len(inside.asked)+len(outside.asked) != 0 {
+		t.Errorf("what was refused was done: %v, %v", inside.cancelled, outside.cancelled)
 	}
 }
 
@@ -193,16 +254,5 @@ func TestServerHasLimits(t *testing.T) {
 	s := NewServer(http.NotFoundHandler())
 	if s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.MaxHeaderBytes == 0 {
 		t.Errorf("%+v", s)
-	}
-}
-
-func TestRuns(t *testing.T) {
-	g := newRig(t, here)
-	if _, body := g.ask("GET", "/admin/v1/runs", here); body != `{"runs":[]}`+"\n" {
-		t.Errorf("no runs: %s", body)
-	}
-	g.runs = []service.RunView{{RunID: "r1", State: service.StateDetached, Principal: "alice"}}
-	if _, body := g.ask("GET", "/admin/v1/runs", here); !strings.Contains(body, `"run_id":"r1"`) || !strings.Contains(body, `"state":"detached"`) {
-		t.Errorf("%s", body)
 	}
 }
