@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	"iop/apps/edge/internal/dialect"
 	"iop/apps/edge/internal/service"
@@ -80,8 +79,6 @@ func (h *handler) command(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, r, refused)
 		return
 	}
-	// The limit on reading a request must not end the wait for the answer, which has its own.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	kind, _ := service.ParseCommandType(q.Type)
 	h.cfg.Log.Info().Str("node_id", id).Stringer("type", kind).Str("remote", r.RemoteAddr).Msg("admin asks a node")
 	result := h.cfg.Command(r.Context(), &service.Command{NodeID: id, Type: kind, SessionID: q.SessionID, Adapter: q.Adapter,
