@@ -2,11 +2,8 @@ package procs
 
 import (
 	"context"
-	"fmt"
 	"net"
-	"net/http"
 	"path/filepath"
-	"time"
 )
 
 // Llama starts the real llama-server of dir (scripts/provider.sh) with a model file of the same directory and waits
@@ -40,28 +37,7 @@ func StartLlama(ctx context.Context, dir, model, addr string, args ...string) (*
 
 // Healthy waits until the llama-server at addr has loaded its model.
 func Healthy(ctx context.Context, server *Process, addr string) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/health", nil)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err == nil {
-			response.Body.Close()
-			if response.StatusCode == http.StatusOK {
-				return nil
-			}
-		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-server.Done():
-			return fmt.Errorf("llama-server ended:\n%s", server.Log())
-		case <-ctx.Done():
-			return fmt.Errorf("llama-server wasn't healthy in time:\n%s", server.Log())
-		}
-	}
+	return answers(ctx, server, "http://"+addr+"/health")
 }
 
 // FreeAddr finds a loopback port that is free now; a program that can't be given a listener has no better way.
