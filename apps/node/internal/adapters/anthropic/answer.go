@@ -29,7 +29,7 @@ type answer struct {
 type call struct {
 	number int   // of the answer's calls; an index may come twice
 	begun  bool  // some of its arguments were emitted
-	input  input // what the block began with; it counts when no piece follows
+	input  input // what the block began with, {} as a rule; it counts when no piece follows
 }
 
 func newAnswer(seed string, emit execution.Emit) *answer {

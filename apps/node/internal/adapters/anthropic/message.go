@@ -46,8 +46,7 @@ type delta struct {
 	StopReason  string `json:"stop_reason"`
 }
 
-// input is a call's arguments, as the text that runs have. An empty object is none: so a block begins whose input is
-// told in pieces. Servers that imitate the API send the text itself.
+// input is a call's arguments, as the text that runs have. Servers that imitate the API send the text itself.
 type input string
 
 // noInput is what a call without arguments has: they are always an object.
@@ -59,10 +58,10 @@ func (in *input) UnmarshalJSON(b []byte) error {
 	case bytes.Equal(b, []byte("null")):
 	case b[0] == '"':
 		return json.Unmarshal(b, (*string)(in))
-	case b[0] != '{':
-		return errors.New("input is neither an object nor a text")
-	case len(bytes.TrimSpace(b[1:len(b)-1])) > 0:
+	case b[0] == '{':
 		*in = input(bytes.ToValidUTF8(b, []byte("\uFFFD")))
+	default:
+		return errors.New("input is neither an object nor a text")
 	}
 	return nil
 }
