@@ -137,6 +137,10 @@ func overloaded(cause error) *refusal {
 // text returns the whole body, for who reads it as a run; it isn't to be changed. What is made of it is about as large,
 // and so is what a node is sent of that: both count against the budget until the body is closed.
 func (b *body) text() ([]byte, *refusal) {
+	if 3*b.size > b.owner.budget {
+		return nil, refuseCode(execution.CodeBodyTooLarge, execution.OriginCaller,
+			fmt.Sprintf("request body: as a run it needs more than the edge's budget of %d bytes (limits.body_memory)", b.owner.budget))
+	}
 	if err := b.take(2 * b.size); err != nil {
 		return nil, overloaded(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -79,7 +80,8 @@ type Handler struct {
 	origin origins
 	mixed  mixture
 	lists  lists
-	since  time.Time // when it was built
+	since  time.Time    // when it was built
+	inWork atomic.Int64 // requests
 }
 
 // New returns the handler of the caller listener. It starts nothing.
@@ -99,6 +101,7 @@ func New(cfg Config) *Handler {
 	limits.BodyInMemory = orDefault(limits.BodyInMemory, 256<<10)
 	limits.BodyMemory = orDefault(limits.BodyMemory, 512<<20)
 	limits.Header = orDefault(limits.Header, 32<<10)
+	limits.Connections = int(orDefault(int64(limits.Connections), 4096))
 	return &Handler{
 		cfg:    cfg,
 		table:  newTable(Endpoints()),
@@ -168,6 +171,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.out = newSink(w, r, h.cfg.WriteIdle)
 	w.Header()["X-Request-Id"] = []string{c.id}
 	defer h.recovered(c)
+	defer h.inWork.Add(-1)
+	if h.inWork.Add(1) > int64(h.cfg.Limits.Connections) {
+		h.refuse(c, failed(crowded()))
+		return
+	}
 	if ref := h.serve(c); ref != nil {
 		h.refuse(c, ref)
 	}

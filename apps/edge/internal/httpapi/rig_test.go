@@ -172,7 +172,11 @@ func start(t *testing.T, edge *config.Edge, set func(*Config)) *rig {
 // serve runs a server until the test ends, and waits for its connections' goroutines then.
 func (g *rig) serve(server *http.Server, l net.Listener) {
 	var conns sync.WaitGroup
-	server.ConnState = func(_ net.Conn, state http.ConnState) {
+	before := server.ConnState
+	server.ConnState = func(c net.Conn, state http.ConnState) {
+		if before != nil {
+			before(c, state)
+		}
 		switch state {
 		case http.StateNew:
 			conns.Add(1)

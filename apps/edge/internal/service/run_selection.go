@@ -13,7 +13,7 @@ import (
 
 // How runs wait that no route leads: in one queue for each adapter name.
 const (
-	runQueueDepth = 64
+	runQueueDepth = config.RunQueueDepth
 	runQueueWait  = time.Minute
 )
 
