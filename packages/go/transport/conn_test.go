@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 )
 
 // rawHead is a header as the multiplexer writes it.
@@ -57,7 +56,7 @@ func takeAll(t *testing.T, c *conn) []byte {
 	t.Helper()
 	pipe := c.net.(*memConn).out
 	pipe.set(func(p *memPipe) { p.stop = false })
-	within(t, 5*time.Second, "flush", c.allFlushed())
+	within(t, "flush", c.allFlushed())
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
 	return slices.Clone(pipe.buf)
@@ -70,7 +69,7 @@ func TestControlGoesFirst(t *testing.T) {
 	c.net.(*memConn).out.set(func(p *memPipe) { p.stop = true })
 	first := dataFrame(2, 10, 'a')
 	mustWrite(t, c, first) // the flusher stands at this one
-	eventually(t, time.Second, "the flusher took the first frame", func() bool {
+	eventually(t, "the flusher took the first frame", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.flushing
@@ -140,7 +139,7 @@ func TestWriteNeverWaits(t *testing.T) {
 			_, _ = c.Write(rawHead(frameWindow, 0, 2, 1))
 		}
 	}()
-	within(t, time.Second, "200 writes", done)
+	within(t, "200 writes", done)
 }
 
 // TestControlOverflow: the control lane has a hard cap; over it the connection fails.
@@ -156,7 +155,7 @@ func TestControlOverflow(t *testing.T) {
 			break
 		}
 	}
-	if err != errOverflow || within(t, time.Second, "failure", failed) != errOverflow {
+	if err != errOverflow || within(t, "failure", failed) != errOverflow {
 		t.Errorf("got %v", err)
 	}
 	if connFault(err).Reason != ReasonSendOverflow {
@@ -173,7 +172,7 @@ func TestWriteErrorEndsTheConn(t *testing.T) {
 	running.Go(c.flushLoop)
 	b.Close()
 	mustWrite(t, c, dataFrame(2, 5, 'x'))
-	if err := within(t, time.Second, "failure", failed); err != io.ErrClosedPipe {
+	if err := within(t, "failure", failed); err != io.ErrClosedPipe {
 		t.Errorf("failed with %v", err)
 	}
 	running.Wait()
@@ -255,7 +254,7 @@ func TestOpenAloneIsNoStall(t *testing.T) {
 	if _, stalled := c.stalledSince(); stalled || c.waiting() != 2*headerLen {
 		t.Errorf("stalled: %v, %d bytes wait", stalled, c.waiting())
 	}
-	within(t, time.Second, "flush", c.allFlushed())
+	within(t, "flush", c.allFlushed())
 }
 
 // TestInlineFlushNeverBlocks: when the kernel takes no more, what is left goes first in the next flush, and nothing is
@@ -289,7 +288,7 @@ func TestInlineFlushNeverBlocks(t *testing.T) {
 	if !bytes.Equal(got, want) {
 		t.Error("the peer got something else")
 	}
-	within(t, time.Second, "all flushed", c.allFlushed())
+	within(t, "all flushed", c.allFlushed())
 	c.Close()
 	running.Wait()
 	// Nothing was acquired, so the credit for every byte stands on top.
@@ -315,9 +314,9 @@ func TestConnFlushWaits(t *testing.T) {
 	c, _ := startConn(t, 0)
 	pipe := c.net.(*memConn).out
 	pipe.set(func(p *memPipe) { p.stop = true })
-	within(t, time.Second, "nothing to flush", c.allFlushed())
+	within(t, "nothing to flush", c.allFlushed())
 	mustWrite(t, c, dataFrame(2, 5, 'x'))
-	within(t, time.Second, "no control to flush", c.controlFlushed())
+	within(t, "no control to flush", c.controlFlushed())
 	all := c.allFlushed()
 	select {
 	case <-all:
@@ -325,7 +324,7 @@ func TestConnFlushWaits(t *testing.T) {
 	default:
 	}
 	pipe.set(func(p *memPipe) { p.stop = false })
-	within(t, time.Second, "flush", all)
+	within(t, "flush", all)
 }
 
 // randomFrames returns frames of all kinds.
@@ -418,8 +417,8 @@ func TestTrim(t *testing.T) {
 		mustWrite(t, c, dataFrame(1, 20000, 'c'))
 		mustWrite(t, c, dataFrame(2, 20000, 'w'))
 	}
-	within(t, time.Second, "flush", c.allFlushed())
-	eventually(t, time.Second, "the buffers are given up", func() bool {
+	within(t, "flush", c.allFlushed())
+	eventually(t, "the buffers are given up", func() bool {
 		c.trim()
 		c.mu.Lock()
 		defer c.mu.Unlock()

@@ -229,15 +229,15 @@ func TestUnencodableControlEndsTheLink(t *testing.T) {
 func TestControlArrives(t *testing.T) {
 	p := startTCP(t, nil)
 	p.node.SendReady(func() *pb.Ready { return &pb.Ready{Projection: 7} })
-	if m := within(t, time.Second, "Ready", p.h.fromNode); m.GetReady().GetProjection() != 7 {
+	if m := within(t, "Ready", p.h.fromNode); m.GetReady().GetProjection() != 7 {
 		t.Errorf("got %v", m)
 	}
 	p.edge.SendReadyAck(7, true)
-	if m := within(t, time.Second, "ReadyAck", p.h.fromEdge); !m.GetReadyAck().GetDispatchable() {
+	if m := within(t, "ReadyAck", p.h.fromEdge); !m.GetReadyAck().GetDispatchable() {
 		t.Errorf("got %v", m)
 	}
 	p.edge.SendCancel("run", execution.CauseClientGone)
-	if m := within(t, time.Second, "cancel", p.h.fromEdge); m.GetCancel().GetCause() != pb.CancelCause_CANCEL_CAUSE_CLIENT_GONE {
+	if m := within(t, "cancel", p.h.fromEdge); m.GetCancel().GetCause() != pb.CancelCause_CANCEL_CAUSE_CLIENT_GONE {
 		t.Errorf("got %v", m)
 	}
 	big := &pb.NodeConfigPayload{Projection: 8}
@@ -245,7 +245,7 @@ func TestControlArrives(t *testing.T) {
 		big.Routes = append(big.Routes, &pb.RouteRef{Name: fmt.Sprintf("%0100d", i)})
 	}
 	p.edge.SendRefresh(big)
-	if m := within(t, 5*time.Second, "refresh", p.h.fromEdge); !proto.Equal(m.GetConfigRefresh().GetConfig(), big) {
+	if m := within(t, "refresh", p.h.fromEdge); !proto.Equal(m.GetConfigRefresh().GetConfig(), big) {
 		t.Error("the projection differs")
 	}
 }
@@ -255,17 +255,17 @@ func TestControlArrives(t *testing.T) {
 func TestBigControlGoesInPieces(t *testing.T) {
 	a, b := memPair(0)
 	p := startPair(t, a, b, testConfig(), nil)
-	eventually(t, time.Second, "the first heartbeats are over", func() bool {
+	eventually(t, "the first heartbeats are over", func() bool {
 		return p.edge.Status().RTT > 0 && p.node.Status().RTT > 0 && p.edge.conn.waiting() == 0
 	})
 	a.out.set(func(p *memPipe) { p.stop = true })
 	p.edge.SendRefresh(&pb.NodeConfigPayload{Adapters: []*pb.AdapterConfig{{Name: strings.Repeat("x", 900<<10)}}})
-	eventually(t, time.Second, "a piece waits", func() bool { return p.edge.conn.waiting() >= piece })
+	eventually(t, "a piece waits", func() bool { return p.edge.conn.waiting() >= piece })
 	if n := p.edge.conn.waiting(); n > piece+1000 {
 		t.Errorf("%d bytes wait", n)
 	}
 	a.out.set(func(p *memPipe) { p.stop = false })
-	within(t, 5*time.Second, "the refresh", p.h.fromEdge)
+	within(t, "the refresh", p.h.fromEdge)
 }
 
 // TestStuckControlReaderEndsTheLink: a peer that is alive but doesn't read its control stream fills the window; then
@@ -340,7 +340,7 @@ func TestControlFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l, done, _, control := rawNode(t)
 			control.Write(raw) // may fail: the link's end can be faster
-			within(t, time.Second, "the link's end", done)
+			within(t, "the link's end", done)
 			if e, _ := reasonOf(t, l); e.Reason != ReasonProtocol {
 				t.Errorf("got %v", e)
 			}
@@ -349,7 +349,7 @@ func TestControlFaults(t *testing.T) {
 	t.Run("control stream closed", func(t *testing.T) {
 		l, done, _, control := rawNode(t)
 		control.Close()
-		within(t, time.Second, "the link's end", done)
+		within(t, "the link's end", done)
 		if e, _ := reasonOf(t, l); e.Reason != ReasonProtocol {
 			t.Errorf("got %v", e)
 		}
@@ -361,7 +361,7 @@ func TestUnknownControlIsIgnored(t *testing.T) {
 	l, _, _, control := rawNode(t)
 	mustWrite(t, control, []byte{0, 0, 0, 3, 0xfa, 0x01, 0}) // field 31
 	mustWrite(t, control, mustFrame(t, &pb.NodeControl{Message: &pb.NodeControl_Ready{Ready: &pb.Ready{}}}))
-	within(t, time.Second, "the message behind it", l.edge.(edgeSide).h.fromNode)
+	within(t, "the message behind it", l.edge.(edgeSide).h.fromNode)
 	if n := l.Status().UnknownControl; n != 1 || l.isDown() {
 		t.Errorf("%d counted, down %v", n, l.isDown())
 	}

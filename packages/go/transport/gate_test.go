@@ -3,7 +3,6 @@ package transport
 import (
 	"sync"
 	"testing"
-	"time"
 )
 
 func newGateConn() *conn {
@@ -73,14 +72,14 @@ func TestGateIsFIFO(t *testing.T) {
 				order <- i
 			}
 		})
-		eventually(t, time.Second, "it waits", func() bool { return waiters(c, bulk) == i+1 })
+		eventually(t, "it waits", func() bool { return waiters(c, bulk) == i+1 })
 	}
 	for _, left := range []int{2, 0} {
 		c.back(new(flow), bulk, piece)
 		if n := waiters(c, bulk); n != left {
 			t.Errorf("%d wait, want %d", n, left)
 		}
-		if got := within(t, time.Second, "admission", order); left == 2 && got != 0 {
+		if got := within(t, "admission", order); left == 2 && got != 0 {
 			t.Errorf("%d came first", got)
 		}
 	}
@@ -94,15 +93,15 @@ func TestGateCancelWhileWaiting(t *testing.T) {
 	done := make(chan struct{})
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() { first <- c.acquire(done, new(flow), bulk, piece) }()
-	eventually(t, time.Second, "the first waits", func() bool { return waiters(c, bulk) == 1 })
+	eventually(t, "the first waits", func() bool { return waiters(c, bulk) == 1 })
 	go func() { second <- c.acquire(nil, new(flow), bulk, 5) }()
-	eventually(t, time.Second, "the second waits", func() bool { return waiters(c, bulk) == 2 })
+	eventually(t, "the second waits", func() bool { return waiters(c, bulk) == 2 })
 	close(done)
-	if err := within(t, time.Second, "cancel", first); err != ErrCancelled {
+	if err := within(t, "cancel", first); err != ErrCancelled {
 		t.Errorf("got %v", err)
 	}
 	c.back(new(flow), bulk, 5)
-	if err := within(t, time.Second, "admission", second); err != nil {
+	if err := within(t, "admission", second); err != nil {
 		t.Errorf("got %v", err)
 	}
 	if b, _ := c.freeBytes(); b != 0 {
@@ -124,7 +123,7 @@ func TestGateCancelRacesGrant(t *testing.T) {
 		if <-result == nil {
 			c.back(new(flow), bulk, piece)
 		}
-		eventually(t, time.Second, "the budget is whole", func() bool { b, _ := c.freeBytes(); return b == bulkBudget })
+		eventually(t, "the budget is whole", func() bool { b, _ := c.freeBytes(); return b == bulkBudget })
 		if len(f.wake) != 0 {
 			t.Fatal("a signal was left behind")
 		}
@@ -156,10 +155,10 @@ func TestGateLinkDown(t *testing.T) {
 	for range 3 {
 		go func() { errs <- c.acquire(nil, new(flow), small, 10) }()
 	}
-	eventually(t, time.Second, "all wait", func() bool { return waiters(c, small) == 3 })
+	eventually(t, "all wait", func() bool { return waiters(c, small) == 3 })
 	c.kill()
 	for range 3 {
-		if err := within(t, time.Second, "the link's end", errs); err != ErrLinkDown {
+		if err := within(t, "the link's end", errs); err != ErrLinkDown {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -185,7 +184,7 @@ func TestGateCreditGoesToTheFramesClass(t *testing.T) {
 		send(bulk, 100) // the rest of the same write
 		send(small, 100)
 	}
-	within(t, time.Second, "flush", c.allFlushed())
+	within(t, "flush", c.allFlushed())
 	if b, s := c.freeBytes(); b != bulkBudget || s != smallBudget {
 		t.Errorf("free: %d and %d, want %d and %d", b, s, bulkBudget, smallBudget)
 	}
@@ -216,7 +215,7 @@ func TestGateGetsBackWhatComesBehindTheClose(t *testing.T) {
 	mustWrite(t, c, dataFrame(4, 1, 'x'))
 	c.force(expected, bulk, 1, 0)
 	c.back(refused, bulk, 100)
-	within(t, time.Second, "flush", c.allFlushed())
+	within(t, "flush", c.allFlushed())
 	if b, s := c.freeBytes(); b != bulkBudget || s != smallBudget {
 		t.Errorf("free: %d and %d, want %d and %d", b, s, bulkBudget, smallBudget)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 )
 
 // A node whose write waits for a slow reader is interrupted: nothing is lost or sent twice, and the terminal follows.
@@ -41,13 +40,13 @@ func TestInterruptKeepsWhatIsPending(t *testing.T) {
 	})
 	s := p.open(t, context.Background())
 	defer s.Close()
-	node := within(t, 5*time.Second, "work", interrupt)
-	eventually(t, 5*time.Second, "the node's write waits for window", func() bool {
+	node := within(t, "work", interrupt)
+	eventually(t, "the node's write waits for window", func() bool {
 		return p.node.Status().Pending == 0 && p.node.Status().BytesOut > streamWindow
 	})
 	node.Interrupt()
 	node.Interrupt()
-	n := within(t, 5*time.Second, "the interrupted write returns", written)
+	n := within(t, "the interrupted write returns", written)
 	close(resume)
 	got := 0
 	for {
@@ -76,7 +75,7 @@ func TestResumeAfterCancelDoesNothing(t *testing.T) {
 	})
 	s := p.open(t, context.Background())
 	defer s.Close()
-	if err := within(t, 5*time.Second, "the write", done); !errors.Is(err, ErrCancelled) {
+	if err := within(t, "the write", done); !errors.Is(err, ErrCancelled) {
 		t.Errorf("write after cancel: %v, want ErrCancelled", err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 )
@@ -14,7 +13,7 @@ import (
 func TestLinger(t *testing.T) {
 	begun, rest := make(chan struct{}), make(chan struct{})
 	p := startTCP(t, func(s *Stream) {
-		if _, err := s.ReadOpen(10 * time.Second); err != nil {
+		if _, err := s.ReadOpen(patience); err != nil {
 			return
 		}
 		frame, _ := appendFrame(nil, accepted(1), MaxTunnelFrame)
@@ -33,7 +32,7 @@ func TestLinger(t *testing.T) {
 	read := make(chan error)
 	go func() { _, err := s.ReadTunnel(); read <- err }()
 	s.Cancel()
-	if err := within(t, 5*time.Second, "the reader wakes", read); err != ErrCancelled {
+	if err := within(t, "the reader wakes", read); err != ErrCancelled {
 		t.Fatalf("read: %v", err)
 	}
 	if _, err := s.ReadTunnel(); err != ErrCancelled {
@@ -67,7 +66,7 @@ func TestLingerEndsWithTheLink(t *testing.T) {
 		read := make(chan error)
 		go func() { _, err := s.ReadTunnel(); read <- err }()
 		p.edge.Close(ReasonLost)
-		if err := within(t, 5*time.Second, "the reader wakes", read); err == nil {
+		if err := within(t, "the reader wakes", read); err == nil {
 			t.Error("something was read")
 		}
 	}

@@ -20,6 +20,7 @@ type Config struct {
 	Dead        time.Duration // silence, or no write progress, that ends the link, 45 s
 	ControlOpen time.Duration // until the node has opened the control stream, 5 s
 	StreamReset time.Duration // from a stream's Close until it is reset if the peer didn't close it, 10 s
+	Part        time.Duration // an orderly end: what is pending, the Goodbye, and the peer's own close, 1 s
 	Log         zerolog.Logger
 }
 
@@ -33,11 +34,9 @@ func (c Config) withDefaults() Config {
 	set(&c.Dead, 45*time.Second)
 	set(&c.ControlOpen, 5*time.Second)
 	set(&c.StreamReset, 10*time.Second)
+	set(&c.Part, time.Second)
 	return c
 }
-
-// partLimit bounds an orderly end: what is pending, the Goodbye, and the peer's own close.
-const partLimit = time.Second
 
 // EdgeHandler takes what a node says. The link calls it from the one control reader: it must return at once and never
 // block.
@@ -180,7 +179,7 @@ func (l *Link) teardown(session *yamux.Session, written <-chan struct{}) {
 // part sends what is pending and the Goodbye, says that nothing more comes (unless the peer is to do that first), and
 // waits for the peer to close: closing a socket that still holds unread bytes would destroy what was sent last.
 func (l *Link) part(written <-chan struct{}, peerFirst bool) {
-	limit := time.NewTimer(partLimit)
+	limit := time.NewTimer(l.cfg.Part)
 	defer limit.Stop()
 	wait := func(ch <-chan struct{}) bool {
 		select {

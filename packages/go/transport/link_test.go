@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,14 +48,14 @@ func TestCloseEndsBothSides(t *testing.T) {
 	}
 	p.edge.Close(ReasonSuperseded)
 	p.edge.Close(ReasonClosed)
-	if err := within(t, time.Second, "the reader", read); err != ErrLinkDown {
+	if err := within(t, "the reader", read); err != ErrLinkDown {
 		t.Errorf("the reader got %v", err)
 	}
 	var e *LinkError
-	if err := within(t, 3*time.Second, "the edge's Run", p.edgeDone); !errors.As(err, &e) || e.Reason != ReasonSuperseded {
+	if err := within(t, "the edge's Run", p.edgeDone); !errors.As(err, &e) || e.Reason != ReasonSuperseded {
 		t.Errorf("the edge: %v", err)
 	}
-	if err := within(t, 3*time.Second, "the node's Run", p.nodeDone); !errors.As(err, &e) || e.Reason != ReasonLost {
+	if err := within(t, "the node's Run", p.nodeDone); !errors.As(err, &e) || e.Reason != ReasonLost {
 		t.Errorf("the node: %v", err)
 	}
 	if _, err := p.edge.Open(t.Context()); !errors.Is(err, ErrLinkDown) {
@@ -82,7 +83,7 @@ func TestContextEndsRun(t *testing.T) {
 		go func() { done <- l.Run(ctx) }()
 		cancel()
 		var e *LinkError
-		if err := within(t, 3*time.Second, "Run", done); !errors.As(err, &e) || e.Reason != ReasonClosed {
+		if err := within(t, "Run", done); !errors.As(err, &e) || e.Reason != ReasonClosed {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -91,7 +92,7 @@ func TestContextEndsRun(t *testing.T) {
 	l.Close(ReasonNodeDisabled)
 	done := make(chan error, 1)
 	go func() { done <- l.Run(t.Context()) }()
-	within(t, 3*time.Second, "Run", done)
+	within(t, "Run", done)
 	if e, _ := reasonOf(t, l); e.Reason != ReasonNodeDisabled {
 		t.Errorf("got %v", e)
 	}
@@ -104,14 +105,14 @@ func TestRunWaitsForWork(t *testing.T) {
 	p.open(t, t.Context())
 	<-started
 	p.node.Close(ReasonClosed)
-	within(t, 3*time.Second, "the edge's Run", p.edgeDone)
+	within(t, "the edge's Run", p.edgeDone)
 	select {
 	case <-p.nodeDone:
 		t.Error("Run returned before its handler")
 	default:
 	}
 	close(hold)
-	within(t, 3*time.Second, "the node's Run", p.nodeDone)
+	within(t, "the node's Run", p.nodeDone)
 }
 
 // TestGoodbye: it is passed on, names the reason at the peer, and ends both sides.
@@ -122,7 +123,7 @@ func TestGoodbye(t *testing.T) {
 	p.node.SendGoodbye(&pb.Goodbye{Code: pb.GoodbyeCode_GOODBYE_CODE_NODE_DRAINING, Text: "bye"})
 	p.node.SendGoodbye(&pb.Goodbye{Code: pb.GoodbyeCode_GOODBYE_CODE_KILLED})
 	for _, want := range []string{"ready", "run_ended", "goodbye"} {
-		if got := kinds([]*pb.NodeControl{within(t, time.Second, want, p.h.fromNode)}); got[0] != want {
+		if got := kinds([]*pb.NodeControl{within(t, want, p.h.fromNode)}); got[0] != want {
 			t.Errorf("got %v, want %s", got, want)
 		}
 	}
@@ -132,8 +133,8 @@ func TestGoodbye(t *testing.T) {
 	if e, _ := reasonOf(t, p.node); e.Reason != ReasonClosed {
 		t.Errorf("the node: %v", e)
 	}
-	within(t, 900*time.Millisecond, "the edge's Run", p.edgeDone)
-	within(t, 900*time.Millisecond, "the node's Run", p.nodeDone)
+	within(t, "the edge's Run", p.edgeDone)
+	within(t, "the node's Run", p.nodeDone)
 }
 
 // TestGoodbyeBeforeClose: who says Goodbye and fences at once is still heard.
@@ -153,7 +154,7 @@ func TestGoodbyeOvertakesNothing(t *testing.T) {
 	a, b := memPair(0)
 	p := startPair(t, a, b, testConfig(), nil)
 	s := p.open(t, t.Context())
-	eventually(t, time.Second, "the first heartbeats are over", func() bool {
+	eventually(t, "the first heartbeats are over", func() bool {
 		return p.edge.Status().RTT > 0 && p.node.Status().RTT > 0 && p.edge.conn.waiting() == 0
 	})
 	a.out.set(func(p *memPipe) { p.stop = true })
@@ -164,7 +165,7 @@ func TestGoodbyeOvertakesNothing(t *testing.T) {
 		}
 	}
 	p.edge.SendGoodbye(&pb.Goodbye{Code: pb.GoodbyeCode_GOODBYE_CODE_KILLED})
-	eventually(t, time.Second, "the Goodbye is on its way", func() bool {
+	eventually(t, "the Goodbye is on its way", func() bool {
 		p.edge.box.mu.Lock()
 		defer p.edge.box.mu.Unlock()
 		return p.edge.box.goodbye == nil
@@ -197,7 +198,7 @@ func TestGoodbyeToNobody(t *testing.T) {
 		began := time.Now()
 		p.edge.SendGoodbye(&pb.Goodbye{Code: pb.GoodbyeCode_GOODBYE_CODE_KILLED})
 		<-p.edgeDone
-		if took := time.Since(began); took > 2*partLimit {
+		if took := time.Since(began); took > 2*time.Second {
 			t.Errorf("took %v", took)
 		}
 	})
@@ -209,7 +210,7 @@ func TestAnswerThenGoodbye(t *testing.T) {
 	for range 50 {
 		ended := make(chan struct{})
 		p := startTCP(t, func(s *Stream) {
-			s.ReadOpen(time.Second)
+			s.ReadOpen(patience)
 			s.Write(accepted(1))
 			sendBody(s, 2, body)
 			close(ended)
@@ -234,10 +235,8 @@ func TestAnswerThenGoodbye(t *testing.T) {
 func TestSecondStreamEndsTheLink(t *testing.T) {
 	l, done, session, _ := rawNode(t)
 	<-l.Ready()
-	if _, err := session.OpenStream(); err != nil {
-		t.Fatal(err)
-	}
-	within(t, time.Second, "the link's end", done)
+	_, _ = session.OpenStream() // may fail: the link's end can be faster
+	within(t, "the link's end", done)
 	if e, _ := reasonOf(t, l); e.Reason != ReasonProtocol {
 		t.Errorf("got %v", e)
 	}
@@ -264,7 +263,7 @@ func TestGarbage(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- l.Run(t.Context()) }()
 	mustWrite(t, b, []byte("GET / HTTP/1.1\r\n\r\n"))
-	within(t, time.Second, "the link's end", done)
+	within(t, "the link's end", done)
 	if e, _ := reasonOf(t, l); e.Reason != ReasonProtocol {
 		t.Errorf("got %v", e)
 	}
@@ -282,24 +281,24 @@ func unaccepting(t *testing.T) (l *Link, session *yamux.Session) {
 // waits for ever; afterwards the next caller is served.
 func TestOpenIsBounded(t *testing.T) {
 	l, session := unaccepting(t)
-	failed := 0
-	var streams []*Stream
-	for range acceptBacklog + 20 {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-		s, err := l.Open(ctx)
-		switch {
-		case err == nil:
-			s.Write(tunnelOpen("r"))
-			streams = append(streams, s)
-		case errors.Is(err, context.DeadlineExceeded):
-			failed++
-		default:
-			t.Fatal(err)
-		}
-		cancel()
+	open := func(limit time.Duration) (*Stream, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		return l.Open(ctx)
 	}
-	if len(streams) < acceptBacklog/2 || failed == 0 { // those that came too late count against the backlog, too
-		t.Fatalf("%d opened, %d failed", len(streams), failed)
+	var streams []*Stream
+	for i := range acceptBacklog {
+		s, err := open(patience)
+		if err != nil {
+			t.Fatalf("open %d, within the backlog: %v", i, err)
+		}
+		s.Write(tunnelOpen("r"))
+		streams = append(streams, s)
+	}
+	for range 20 {
+		if _, err := open(5 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("an open beyond the backlog: %v", err)
+		}
 	}
 	for _, s := range streams {
 		s.Cancel()
@@ -316,9 +315,7 @@ func TestOpenIsBounded(t *testing.T) {
 			st.Close()
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	s, err := l.Open(ctx)
+	s, err := open(patience)
 	if err != nil {
 		t.Fatalf("the next open: %v", err)
 	}
@@ -326,8 +323,8 @@ func TestOpenIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Close()
-	eventually(t, 10*time.Second, "nothing is open", func() bool { return l.Status().OpenStreams == 0 })
-	eventually(t, 10*time.Second, "the peer has its control stream only", func() bool { return session.NumStreams() == 1 })
+	eventually(t, "nothing is open", func() bool { return l.Status().OpenStreams == 0 })
+	eventually(t, "the peer has its control stream only", func() bool { return session.NumStreams() == 1 })
 }
 
 // TestOpenGivesNoStreamAway: callers that come and go don't get each other's streams, and those that nobody got are
@@ -362,7 +359,7 @@ func TestOpenGivesNoStreamAway(t *testing.T) {
 	}
 	running.Wait()
 	for _, l := range []*Link{p.edge, p.node} {
-		eventually(t, 10*time.Second, "nothing is open", func() bool { return l.Status().OpenStreams == 0 })
+		eventually(t, "nothing is open", func() bool { return l.Status().OpenStreams == 0 })
 	}
 }
 
@@ -370,8 +367,13 @@ func TestOpenGivesNoStreamAway(t *testing.T) {
 // its limit, has closed it by then, and the next caller's run would end as if the node had broken the protocol.
 func TestOpenAfterOneThatWasGivenUp(t *testing.T) {
 	opens := make(chan error, 2)
+	var first atomic.Bool
 	p := startTCP(t, func(s *Stream) {
-		_, err := s.ReadOpen(50 * time.Millisecond)
+		limit := patience
+		if first.CompareAndSwap(false, true) {
+			limit = 50 * time.Millisecond
+		}
+		_, err := s.ReadOpen(limit)
 		opens <- err
 		if err == nil {
 			_ = s.Write(accepted(1))
@@ -382,7 +384,7 @@ func TestOpenAfterOneThatWasGivenUp(t *testing.T) {
 	leave()
 	p.edge.asks <- left          // as Open does when its caller leaves just then
 	p.edge.SendReadyAck(1, true) // carries the open of the stream to the node, as any message does
-	if err := within(t, 5*time.Second, "the node sees the stream's end", opens); err == nil {
+	if err := within(t, "the node sees the stream's end", opens); err == nil {
 		t.Error("the node got an open that nobody sent")
 	}
 	s := p.open(t, t.Context())
@@ -396,7 +398,7 @@ func TestOpenAfterOneThatWasGivenUp(t *testing.T) {
 func TestOpenThatIsNeverUsed(t *testing.T) {
 	got := make(chan error, 1)
 	p := startTCP(t, func(s *Stream) {
-		_, err := s.ReadOpen(5 * time.Second)
+		_, err := s.ReadOpen(patience)
 		got <- err
 	})
 	s, err := p.edge.Open(t.Context())
@@ -404,7 +406,7 @@ func TestOpenThatIsNeverUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Close()
-	if err := within(t, time.Second, "the node's read", got); err != io.EOF {
+	if err := within(t, "the node's read", got); err != io.EOF {
 		t.Errorf("got %v", err)
 	}
 }
@@ -444,7 +446,7 @@ func TestManyLinksClose(t *testing.T) {
 		l.Close(ReasonClosed)
 	}
 	running.Wait()
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > patience { // one after the other they take minutes
 		t.Errorf("it took %v", took)
 	}
 }
@@ -463,7 +465,7 @@ func (s silent) Read(p []byte) (int, error) {
 func TestStatus(t *testing.T) {
 	p := startTCP(t, nil)
 	s := p.open(t, t.Context())
-	eventually(t, time.Second, "the round trip is known", func() bool { return p.edge.Status().RTT > 0 })
+	eventually(t, "the round trip is known", func() bool { return p.edge.Status().RTT > 0 })
 	st := p.edge.Status()
 	if st.OpenStreams != 1 || st.BytesIn == 0 || st.BytesOut == 0 || time.Since(st.LastRead) > time.Minute || st.Since.IsZero() {
 		t.Errorf("%+v", st)

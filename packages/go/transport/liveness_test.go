@@ -58,14 +58,14 @@ func TestSilentPeerIsDead(t *testing.T) {
 // acknowledges while the peer still hears them. A dead link is reset, so that both sides know within the same limit.
 func TestDeadLinkIsReset(t *testing.T) {
 	a, b := tcpPair(t)
-	l := NewNodeLink(a, Config{Heartbeat: 20 * time.Millisecond, Dead: 100 * time.Millisecond, Log: testConfig().Log}, nodeSide{newHandler(nil)})
+	l := NewNodeLink(a, Config{Heartbeat: 100 * time.Millisecond, Dead: 500 * time.Millisecond, Log: testConfig().Log}, nodeSide{newHandler(nil)})
 	done := make(chan error, 1)
 	go func() { done <- l.Run(t.Context()) }()
 	n, err := io.Copy(io.Discard, b)
 	if n == 0 || !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the peer read %d bytes and then %v", n, err)
 	}
-	within(t, time.Second, "the link's end", done)
+	within(t, "the link's end", done)
 	if e, _ := reasonOf(t, l); e.Reason != ReasonDead {
 		t.Errorf("got %v", e)
 	}
@@ -108,7 +108,7 @@ func TestAnyByteIsLife(t *testing.T) {
 		cfg := testConfig()
 		cfg.Heartbeat = 24 * time.Hour // an answer to a heartbeat would be a byte, too
 		p := startSides(t, edge, node, cfg, quiet, func(s *Stream) {
-			s.ReadOpen(time.Second)
+			s.ReadOpen(patience)
 			for n := uint64(1); n < 10; n++ {
 				time.Sleep(40 * time.Second)
 				s.AppendBody(n, []byte("x"))
@@ -130,7 +130,7 @@ func TestWriteStall(t *testing.T) {
 		patient := testConfig()
 		patient.Dead = time.Hour
 		p := startSides(t, edge, node, testConfig(), patient, func(s *Stream) {
-			s.ReadOpen(time.Second)
+			s.ReadOpen(patience)
 			for n := uint64(1); ; n++ {
 				time.Sleep(10 * time.Second)
 				s.AppendBody(n, []byte("alive"))
@@ -210,7 +210,7 @@ func TestProbe(t *testing.T) {
 func TestProbeAnyByte(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		p, edge, node := startMem(t, testConfig(), func(s *Stream) {
-			s.ReadOpen(time.Second)
+			s.ReadOpen(patience)
 			time.Sleep(2 * time.Second)
 			s.Write(accepted(1))
 			lingerUntilEOF(s)

@@ -93,7 +93,7 @@ func (l *Link) SendGoodbye(g *pb.Goodbye) {
 		return
 	}
 	l.box.putGoodbye(g)
-	time.AfterFunc(partLimit, func() { l.Close(ReasonClosed) })
+	time.AfterFunc(l.cfg.Part, func() { l.Close(ReasonClosed) })
 }
 
 // cut shortens a text for people to n bytes and makes it UTF-8, without which it couldn't be encoded.

@@ -41,7 +41,7 @@ func TestStalledReadersDontStopOthers(t *testing.T) {
 	for range 3 {
 		stalled = append(stalled, p.open(t, t.Context()))
 	}
-	eventually(t, 5*time.Second, "the stalled streams fill their windows", func() bool {
+	eventually(t, "the stalled streams fill their windows", func() bool {
 		return p.edge.Status().BytesIn > 3*streamWindow
 	})
 	in := p.edge.Status().BytesIn
@@ -61,8 +61,8 @@ func TestStalledReadersDontStopOthers(t *testing.T) {
 	}
 	live := make(chan struct{})
 	go func() { running.Wait(); close(live) }()
-	within(t, 20*time.Second, "the live streams end", live)
-	eventually(t, time.Second, "the gate is whole again", func() bool {
+	within(t, "the live streams end", live)
+	eventually(t, "the gate is whole again", func() bool {
 		b, s := p.node.conn.freeBytes()
 		return b == bulkBudget && s == smallBudget
 	})
@@ -80,7 +80,7 @@ func TestSmallFramesPassBulk(t *testing.T) {
 	a, b := memPair(0)
 	p := startPair(t, a, b, testConfig(), nil)
 	tokens, bodies := p.open(t, t.Context()), p.open(t, t.Context())
-	eventually(t, time.Second, "quiet", func() bool { return p.edge.conn.waiting() == 0 })
+	eventually(t, "quiet", func() bool { return p.edge.conn.waiting() == 0 })
 	a.out.set(func(p *memPipe) { p.stop = true })
 	blocked := make(chan error, 1)
 	go func() {
@@ -92,7 +92,7 @@ func TestSmallFramesPassBulk(t *testing.T) {
 			}
 		}
 	}()
-	eventually(t, time.Second, "the body waits at the gate", func() bool { return waiters(p.edge.conn, bulk) == 1 })
+	eventually(t, "the body waits at the gate", func() bool { return waiters(p.edge.conn, bulk) == 1 })
 	passed := make(chan struct{})
 	go func() {
 		defer close(passed)
@@ -101,9 +101,9 @@ func TestSmallFramesPassBulk(t *testing.T) {
 			tokens.Flush()
 		}
 	}()
-	within(t, time.Second, "100 small frames pass", passed)
+	within(t, "100 small frames pass", passed)
 	bodies.Cancel()
-	if err := within(t, time.Second, "the body gives up", blocked); err != ErrCancelled {
+	if err := within(t, "the body gives up", blocked); err != ErrCancelled {
 		t.Errorf("got %v", err)
 	}
 	a.out.set(func(p *memPipe) { p.stop = false })

@@ -18,7 +18,7 @@ import (
 // answer writes a whole tunnel answer: accepted, the body, end, and then waits for the edge's close.
 func answer(body []byte) func(s *Stream) {
 	return func(s *Stream) {
-		if _, err := s.ReadOpen(10 * time.Second); err != nil {
+		if _, err := s.ReadOpen(patience); err != nil {
 			return
 		}
 		if s.Write(accepted(1)) != nil || sendBody(s, 2, body) != nil {
@@ -75,7 +75,7 @@ func TestStreamKinds(t *testing.T) {
 	got := make(chan error, 1)
 	p := startTCP(t, func(s *Stream) {
 		got <- func() error {
-			open, err := s.ReadOpen(time.Second)
+			open, err := s.ReadOpen(patience)
 			if err != nil || open.GetTunnel().GetRunId() != "r" {
 				return errors.Join(err, errors.New("open"))
 			}
@@ -99,7 +99,7 @@ func TestStreamKinds(t *testing.T) {
 		s.Write(&pb.WorkInput{Seq: 3, Input: &pb.WorkInput_End{End: &pb.InputEnd{TotalBytes: 3}}})); err != nil {
 		t.Fatal(err)
 	}
-	if err := within(t, time.Second, "the node's side", got); err != nil {
+	if err := within(t, "the node's side", got); err != nil {
 		t.Fatal(err)
 	}
 	if e, err := s.ReadEvent(); err != nil || e.GetDelta() != "hi" {
@@ -137,7 +137,7 @@ func TestStreamRefusesToSend(t *testing.T) {
 func TestHalfClose(t *testing.T) {
 	sawEOF := make(chan error, 1)
 	p := startTCP(t, func(s *Stream) {
-		s.ReadOpen(time.Second)
+		s.ReadOpen(patience)
 		_, err := s.ReadInput()
 		sawEOF <- err
 		sendBody(s, 1, []byte("late"))
@@ -145,7 +145,7 @@ func TestHalfClose(t *testing.T) {
 	s := p.open(t, t.Context())
 	s.Close()
 	s.Close()
-	if err := within(t, time.Second, "EOF at the node", sawEOF); err != io.EOF {
+	if err := within(t, "EOF at the node", sawEOF); err != io.EOF {
 		t.Errorf("the node read %v", err)
 	}
 	if body, err := readAnswer(s, noPace); err != nil || string(body) != "late" {
@@ -157,7 +157,7 @@ func TestHalfClose(t *testing.T) {
 	if s.in.buf != nil {
 		t.Error("the reader keeps its buffer")
 	}
-	eventually(t, time.Second, "both sides forget the stream", func() bool {
+	eventually(t, "both sides forget the stream", func() bool {
 		return p.edge.Status().OpenStreams == 0 && p.node.Status().OpenStreams == 0
 	})
 }
@@ -165,7 +165,7 @@ func TestHalfClose(t *testing.T) {
 // TestEOFInsideAFrame: a frame that was begun and given up was never a message.
 func TestEOFInsideAFrame(t *testing.T) {
 	p := startTCP(t, func(s *Stream) {
-		s.ReadOpen(time.Second)
+		s.ReadOpen(patience)
 		s.mux.Write([]byte{0, 0, 0, 9, 1, 2})
 	})
 	s := p.open(t, t.Context())
@@ -182,7 +182,7 @@ func TestEOFIsNotTheLinksEnd(t *testing.T) {
 		a, b := tcpPair(t)
 		started := make(chan struct{})
 		p := startPair(t, a, b, testConfig(), func(s *Stream) {
-			s.ReadOpen(time.Second)
+			s.ReadOpen(patience)
 			s.Write(accepted(1))
 			close(started)
 			lingerUntilEOF(s)
@@ -209,11 +209,11 @@ func TestReceivedBytesOutliveTheLink(t *testing.T) {
 	body := randomBytes(300 << 10)
 	p := startTCP(t, answer(body))
 	s := p.open(t, t.Context())
-	eventually(t, 5*time.Second, "the answer is here", func() bool { return p.edge.Status().BytesIn > int64(len(body)) })
-	eventually(t, 5*time.Second, "all of it", func() bool { return p.node.conn.waiting() == 0 })
+	eventually(t, "the answer is here", func() bool { return p.edge.Status().BytesIn > int64(len(body)) })
+	eventually(t, "all of it", func() bool { return p.node.conn.waiting() == 0 })
 	p.node.Close(ReasonClosed)
 	<-p.edge.Down()
-	within(t, 5*time.Second, "the edge's end", p.edgeDone)
+	within(t, "the edge's end", p.edgeDone)
 	got, err := readAnswer(s, noPace)
 	if err != nil || !bytes.Equal(got, body) {
 		t.Fatalf("%d of %d bytes, %v", len(got), len(body), err)
@@ -226,30 +226,32 @@ func TestReceivedBytesOutliveTheLink(t *testing.T) {
 // TestReadTakesBytesBeforeTheirError: the multiplexer returns what it read together with the error of a window update
 // that waited too long.
 func TestReadTakesBytesBeforeTheirError(t *testing.T) {
-	a, b := memPair(0)
-	cfg := plainConfig()
-	cfg.ConnectionWriteTimeout = 20 * time.Millisecond
-	server, _ := yamux.Server(a, plainConfig())
-	client, _ := yamux.Client(b, cfg)
-	defer server.Close()
-	defer client.Close()
-	reading, err := client.OpenStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	writing, err := server.AcceptStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.out.set(func(p *memPipe) { p.stop = true }) // the reader's window updates get nowhere
-	lengths := slices.Repeat([]int{10000}, 60)
-	go writing.Write(rawFrames(lengths...))
-	s := newStream(NewEdgeLink(a, testConfig(), nil), reading)
-	for i := range lengths {
-		if b, err := s.next(MaxInput); err != nil || len(b) != 10000 || b[0] != byte(i+1) {
-			t.Fatalf("frame %d: %d bytes, %v", i, len(b), err)
+	inBubble(t, func(t *testing.T) {
+		a, b := memPair(0)
+		cfg := plainConfig()
+		cfg.ConnectionWriteTimeout = 20 * time.Millisecond
+		server, _ := yamux.Server(a, plainConfig())
+		client, _ := yamux.Client(b, cfg)
+		defer server.Close()
+		defer client.Close()
+		reading, err := client.OpenStream()
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		writing, err := server.AcceptStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.out.set(func(p *memPipe) { p.stop = true }) // the reader's window updates get nowhere
+		lengths := slices.Repeat([]int{10000}, 60)
+		go writing.Write(rawFrames(lengths...))
+		s := newStream(NewEdgeLink(a, testConfig(), nil), reading)
+		for i := range lengths {
+			if b, err := s.next(MaxInput); err != nil || len(b) != 10000 || b[0] != byte(i+1) {
+				t.Fatalf("frame %d: %d bytes, %v", i, len(b), err)
+			}
+		}
+	})
 }
 
 // TestReadOpenLimit: a stream without an open doesn't hold its handler; a later read has no limit of its own.
@@ -258,7 +260,7 @@ func TestReadOpenLimit(t *testing.T) {
 	p := startTCP(t, func(s *Stream) {
 		_, err := s.ReadOpen(10 * time.Millisecond)
 		result <- err
-		_, err = s.ReadOpen(time.Minute)
+		_, err = s.ReadOpen(patience)
 		result <- err
 	})
 	s, err := p.edge.Open(t.Context())
@@ -266,11 +268,11 @@ func TestReadOpenLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.mux.Write([]byte{0, 0})
-	if err := within(t, time.Second, "the limit", result); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := within(t, "the limit", result); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 	s.mux.Write(mustFrame(t, tunnelOpen("x"))[2:])
-	if err := within(t, time.Second, "the open", result); err != nil {
+	if err := within(t, "the open", result); err != nil {
 		t.Errorf("what had come of the frame was forgotten: %v", err)
 	}
 	s.Close()
@@ -279,7 +281,7 @@ func TestReadOpenLimit(t *testing.T) {
 // TestCancelWakesReader, also one that has data to read.
 func TestCancelWakesReader(t *testing.T) {
 	p := startTCP(t, func(s *Stream) {
-		s.ReadOpen(time.Second)
+		s.ReadOpen(patience)
 		s.Append(accepted(1))
 		s.Append(end(2, 0))
 		s.Flush()
@@ -297,7 +299,7 @@ func TestCancelWakesReader(t *testing.T) {
 			}
 		}()
 		go s.Cancel()
-		if err := within(t, 5*time.Second, "the reader wakes", woken); err != ErrCancelled {
+		if err := within(t, "the reader wakes", woken); err != ErrCancelled {
 			t.Fatalf("got %v", err)
 		}
 		s.Cancel()
@@ -334,10 +336,10 @@ func TestCancelWakesWriter(t *testing.T) {
 				_ = s.cancelled()
 			}
 		} else {
-			eventually(t, time.Second, "the window is full", func() bool { return p.edge.conn.waiting() == 0 })
+			eventually(t, "the window is full", func() bool { return p.edge.conn.waiting() == 0 })
 		}
 		s.Cancel()
-		if err := within(t, 5*time.Second, "the writer wakes", woken); err != ErrCancelled {
+		if err := within(t, "the writer wakes", woken); err != ErrCancelled {
 			t.Fatalf("got %v", err)
 		}
 		s.Close()
@@ -356,7 +358,7 @@ func TestSetDeadlineAfterCancel(t *testing.T) {
 		defer close(done)
 		s.mux.Read(make([]byte, 1)) // blocks for ever if the deadline was extended
 	}()
-	within(t, time.Second, "the read", done)
+	within(t, "the read", done)
 	s.Close()
 }
 
@@ -378,10 +380,10 @@ func TestStreamReset(t *testing.T) {
 	})
 	s := p.open(t, t.Context())
 	s.Close()
-	if err := within(t, 5*time.Second, "the reset", ended); err != io.EOF {
+	if err := within(t, "the reset", ended); err != io.EOF {
 		t.Errorf("the writer got %v", err)
 	}
-	eventually(t, time.Second, "the streams are gone", func() bool { return p.node.Status().OpenStreams == 0 })
+	eventually(t, "the streams are gone", func() bool { return p.node.Status().OpenStreams == 0 })
 }
 
 // TestBodyFrameAllocs: none of ours on the path of a body frame, at either side; the multiplexer makes one a side.

@@ -20,8 +20,12 @@ func TestRandomLives(t *testing.T) {
 	if testing.Short() {
 		limit = time.Second
 	}
-	stop := time.Now().Add(limit)
 	var whole, broken atomic.Int64
+	began := time.Now()
+	more := func() bool { // on a slow machine it takes longer until both kinds of life were seen
+		over := time.Since(began)
+		return over < limit || over < patience/2 && (whole.Load() == 0 || broken.Load() == 0)
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -29,14 +33,14 @@ func TestRandomLives(t *testing.T) {
 		for i := range 4 {
 			running.Go(func() {
 				r := rand.New(rand.NewPCG(uint64(i), 1))
-				for time.Now().Before(stop) {
+				for more() {
 					oneRandomLink(t, r.Uint64(), &whole, &broken)
 				}
 			})
 		}
 		running.Wait()
 	}()
-	within(t, limit+60*time.Second, "it ends", done)
+	within(t, "it ends", done)
 	t.Logf("%d whole exchanges, %d that ended early", whole.Load(), broken.Load())
 	if whole.Load() == 0 || broken.Load() == 0 {
 		t.Error("one of the two never happened")
@@ -131,7 +135,7 @@ func sendInput(s *Stream, n int) error {
 
 // randomNode answers, with the input read by a goroutine of its own as a node does it, or goes away at some point.
 func randomNode(s *Stream, r *rand.Rand) {
-	if _, err := s.ReadOpen(time.Second); err != nil {
+	if _, err := s.ReadOpen(patience); err != nil {
 		return
 	}
 	if r.IntN(8) == 0 {
@@ -157,7 +161,7 @@ func randomNode(s *Stream, r *rand.Rand) {
 // doesn't shut the gate for those who stay.
 func TestLeaversLeaveTheGateWhole(t *testing.T) {
 	p := startTCP(t, func(s *Stream) {
-		if _, err := s.ReadOpen(5 * time.Second); err != nil {
+		if _, err := s.ReadOpen(patience); err != nil {
 			return
 		}
 		var writing sync.WaitGroup
@@ -171,7 +175,7 @@ func TestLeaversLeaveTheGateWhole(t *testing.T) {
 		s.Close()
 		writing.Wait()
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var callers sync.WaitGroup
 	for i := range 16 {
@@ -200,7 +204,7 @@ func TestLeaversLeaveTheGateWhole(t *testing.T) {
 	}
 	callers.Wait()
 	for _, l := range []*Link{p.edge, p.node} {
-		eventually(t, 5*time.Second, "both gates are whole again", func() bool {
+		eventually(t, "both gates are whole again", func() bool {
 			b, s := l.conn.freeBytes()
 			return b == bulkBudget && s == smallBudget
 		})
