@@ -33,6 +33,7 @@ Every key of the configuration file is explained in configs/edge.yaml.`,
 	root.AddCommand(
 		serveCommand(),
 		runCommand(),
+		ctlCommand(),
 		checkCommand(),
 		program.Group("token", "Make the tokens that nodes register with", tokenNewCommand()),
 		program.Group("key", "Make the API keys of callers", keyNewCommand()),

@@ -71,7 +71,7 @@ func (f *runFlags) run(ctx context.Context, args []string, in io.Reader, out, er
 		return fmt.Errorf("--url: %w", err)
 	}
 	request.Header.Set("Content-Type", "application/json")
-	key, err := f.key()
+	key, err := secretOf(f.keyFile, "IOP_API_KEY")
 	if err != nil {
 		return err
 	}
@@ -146,11 +146,12 @@ func (f *runFlags) body(args []string, in io.Reader) ([]byte, error) {
 	return json.Marshal(ask)
 }
 
-func (f *runFlags) key() (string, error) {
-	if f.keyFile == "" {
-		return os.Getenv("IOP_API_KEY"), nil
+// secretOf reads a key from a file, or from the environment when no file is named.
+func secretOf(file, variable string) (string, error) {
+	if file == "" {
+		return os.Getenv(variable), nil
 	}
-	text, err := os.ReadFile(f.keyFile)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return "", fmt.Errorf("--key-file: %w", err)
 	}
@@ -166,7 +167,7 @@ func refused(response *http.Response) error {
 	if err != nil || json.Unmarshal(text, &body) != nil || body.Error.Code == "" {
 		return fmt.Errorf("the edge answered %s", response.Status)
 	}
-	return fmt.Errorf("%s: %s", body.Error.Code, body.Error.Message)
+	return fmt.Errorf("%s: %s", plain(body.Error.Code), plain(body.Error.Message))
 }
 
 // printer shows the events of a run.
