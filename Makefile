@@ -37,11 +37,15 @@ dev-token: build
 # ---- test ----------------------------------------------------------------------------------------------------------
 
 .PHONY: check
-check: lint check-generated test test-race test-e2e test-clients fuzz ## everything that must pass; what CI runs
+check: lint check-generated model test test-race test-e2e test-clients fuzz ## everything that must pass; what CI runs
 
 .PHONY: test
 test: ## unit and in-process tests
 	$(GO) test -count=1 ./...
+
+.PHONY: model
+model: ## check the model of admission with spin
+	apps/edge/internal/admission/model/check.sh
 
 .PHONY: test-race
 test-race: ## the same under the race detector
