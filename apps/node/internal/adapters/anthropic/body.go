@@ -192,27 +192,27 @@ func (b *body) tools(req *execution.Request) {
 		b.Raw("}")
 	}
 	b.Raw("]")
-	choice := ""
+	b.toolChoice(req)
+}
+
+func (b *body) toolChoice(req *execution.Request) {
+	one := req.Options.ParallelToolCalls != nil && !*req.Options.ParallelToolCalls
+	kind := "auto"
 	switch req.ToolChoice.Mode {
-	case execution.ToolAuto:
-		choice = `"auto"`
 	case execution.ToolNone:
 		b.Raw(`,"tool_choice":{"type":"none"}`)
 		return
 	case execution.ToolRequired:
-		choice = `"any"`
+		kind = "any"
 	case execution.ToolNamed:
-		choice = `"tool"`
+		kind = "tool"
+	case "":
+		if !one {
+			return
+		}
 	}
-	one := req.Options.ParallelToolCalls != nil && !*req.Options.ParallelToolCalls
-	if choice == "" && one {
-		choice = `"auto"`
-	}
-	if choice == "" {
-		return
-	}
-	b.Raw(`,"tool_choice":{"type":` + choice)
-	if req.ToolChoice.Mode == execution.ToolNamed {
+	b.Raw(`,"tool_choice":{"type":"` + kind + `"`)
+	if kind == "tool" {
 		b.Member("name", req.ToolChoice.Name)
 	}
 	if one {
