@@ -12,8 +12,8 @@ import (
 
 func normalized() adaptertest.Normalized {
 	return adaptertest.Normalized{
-		Owns:        func(method, path string) bool { return method == "POST" && path == "/v1/messages" },
-		Recordings:  recordings(),
+		Owns:       func(method, path string) bool { return method == "POST" && path == "/v1/messages" },
+		Recordings: recordings(),
 		// Every other one is cut in TestRecordingsCutAnywhere.
 		Cut:         []string{"llamacpp-0.7.0/messages", "llamacpp-0.7.0/messages-stream-tool"},
 		Ended:       ended,
