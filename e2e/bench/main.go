@@ -21,7 +21,7 @@ func main() {
 	bin := flag.String("bin", "bin", "directory of iop-edge and iop-node")
 	slice := flag.Duration("slice", 2*time.Second, "length of one slice of load")
 	rounds := flag.Int("rounds", 3, "slices of each way, interleaved")
-	part := flag.String("part", "", "only the parts whose name begins so: requests, streams, paced, idle, far, thin")
+	part := flag.String("part", "", "only the parts whose name begins so: requests, streams, paced, idle, far, thin, members")
 	gate := flag.Bool("gate", false, "exit 1 when a figure misses its goal")
 	role := flag.String("role", "", "internal: be the provider or the proxy")
 	target := flag.String("target", "", "internal: the proxy's target")
@@ -59,6 +59,7 @@ func run(ctx context.Context, bin, only string, slice time.Duration, rounds int)
 		run  func(context.Context, *report, time.Duration, int) error
 	}{
 		{"requests", b.requests}, {"streams", b.streams}, {"paced", b.paced}, {"idle", b.idle}, {"far", b.farAway}, {"thin", b.thinLink},
+		{"members", b.fleet},
 	} {
 		if !strings.HasPrefix(part.name, only) {
 			continue
