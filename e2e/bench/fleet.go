@@ -30,18 +30,18 @@ func (b *bench) fleet(ctx context.Context, r *report, slice time.Duration, _ int
 		records[i] = fmt.Sprintf("{id: n%d, token_hashes: [{sha256: %x}], adapters: [{name: idle, kind: loopback}]}", i, config.HashSecret(memberToken(i)))
 	}
 	site, err := procs.StartSite(ctx, procs.SiteConfig{Bin: b.bin, MoreNodes: records,
-		Adapters: "[{name: busy, kind: loopback, max_concurrency: 64, options: {defaults: \"tokens=1 delay=0s\"}}]",
-		Routes:   "[{model: bench, adapter: busy, target: loopback}]"})
+		Adapters: fmt.Sprintf(`[{name: provider, kind: openai, base_url: "http://%s", max_concurrency: 64}]`, b.ways[0].addr),
+		Routes:   "[{model: bench, adapter: provider, target: bench}]"})
 	if err != nil {
 		return err
 	}
 	defer site.Stop()
-	quiet := load(ctx, site.HTTP, smallRequest(), false, 4, slice)
+	quiet := load(ctx, site.HTTP, request("json"), false, 4, slice)
 	before := rss(site.Edge.Pid())
 
 	during := make(chan *result, 1)
 	busy, calm := context.WithCancel(ctx)
-	go func() { during <- load(busy, site.HTTP, smallRequest(), false, 4, time.Minute) }()
+	go func() { during <- load(busy, site.HTTP, request("json"), false, 4, time.Minute) }()
 	links, done := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -74,12 +74,6 @@ func (b *bench) fleet(ctx context.Context, r *report, slice time.Duration, _ int
 }
 
 func memberToken(i int) string { return fmt.Sprintf("bench-token-of-member-%d-0123456789", i) }
-
-// smallRequest asks the loopback adapter for one word.
-func smallRequest() []byte {
-	const body = `{"model":"bench","messages":[{"role":"user","content":"hi"}]}`
-	return fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-}
 
 // joinAll registers every member, 64 at a time as an edge is dialled after an outage, and runs their links until ctx ends.
 func joinAll(ctx context.Context, running *sync.WaitGroup, addr string) error {
