@@ -120,6 +120,30 @@ func TestAnonymousRefusesForeignPages(t *testing.T) {
 	}
 }
 
+// DNS rebinding: a page's own name may be made to point here, and then the browser takes this edge for the page's own
+// server and sends no Origin. Whoever needs no key must come by a name that can't be pointed elsewhere. With keys any name
+// does.
+func TestAnonymousAnswersToLoopbackNames(t *testing.T) {
+	anyone, known := start(t, open(), nil), start(t, keyed(), nil)
+	for host, ok := range map[string]bool{"localhost": true, "LOCALHOST:8080": true, "127.0.0.1": true, "127.0.0.1:8080": true, "127.1.2.3": true,
+		"[::1]": true, "[::1]:8080": true, "": true, "evil.example": false, "evil.example:8080": false, "localhost.evil.example": false,
+		"127.0.0.1.evil.example": false, "0.0.0.0": false, "[::]:8080": false, "10.0.0.1": false, "localhost.": false, "edge": false} {
+		for _, path := range []string{"GET /v1/models", "GET /api/tags", "GET /", "POST /v1/chat/completions", "GET /nothing"} {
+			request := path + " HTTP/1.1\r\nHost: " + host + "\r\nX-Api-Key: " + aliceKey + "\r\nContent-Length: " + itoa(len(small)) + "\r\n\r\n" + small
+			c := anyone.dial()
+			c.send(request)
+			if resp, _ := c.response(); (resp.StatusCode != 403) != ok {
+				t.Errorf("%s, Host %q: %s", path, host, resp.Status)
+			}
+			c = known.dial()
+			c.send(request)
+			if resp, _ := c.response(); resp.StatusCode == 403 {
+				t.Errorf("with a key, %s, Host %q: %s", path, host, resp.Status)
+			}
+		}
+	}
+}
+
 func TestCORS(t *testing.T) {
 	g := start(t, keyed(), func(cfg *Config) { cfg.Origins = []string{"https://app.example"} })
 	preflight := func(path, origin string) *http.Response {

@@ -237,6 +237,38 @@ func TestModels(t *testing.T) {
 	wantError(t, resp, body, 401, "unauthorized")
 }
 
+// Anthropic's clients ask for the models at the same paths; they are known by the version that they must send.
+func TestModelsForAnthropic(t *testing.T) {
+	g := start(t, keyed(), nil)
+	ask := func(path, key string) (*http.Response, string) {
+		c := g.dial()
+		c.send("GET " + path + " HTTP/1.1\r\nHost: edge.example\r\nanthropic-version: 2023-06-01\r\nx-api-key: " + key + "\r\n\r\n")
+		return c.response()
+	}
+	resp, body := ask("/v1/models?limit=20", aliceKey)
+	const one = `{"type":"model","id":"%s","display_name":"%s","created_at":"1970-01-01T00:00:00Z"}`
+	model := func(id string) string { return strings.ReplaceAll(one, "%s", id) }
+	if want := `{"data":[` + model("alias") + `,` + model("large") + `,` + model("small") + `],"has_more":false,"first_id":"alias","last_id":"small"}` + "\n"; resp.StatusCode != 200 || body != want {
+		t.Errorf("%s %s", resp.Status, body)
+	}
+	if resp, body = ask("/v1/models/small", bobKey); resp.StatusCode != 200 || body != model("small")+"\n" {
+		t.Errorf("%s %s", resp.Status, body)
+	}
+	for path, key := range map[string]string{"/v1/models/large": bobKey, "/v1/models": "wrong"} {
+		resp, body := ask(path, key)
+		want := map[int]string{404: "not_found_error", 401: "authentication_error"}[resp.StatusCode]
+		if want == "" || !strings.HasPrefix(body, `{"type":"error","error":{"type":"`+want+`"`) {
+			t.Errorf("%s: %s %s", path, resp.Status, body)
+		}
+	}
+	empty := start(t, &config.Edge{}, nil)
+	c := empty.dial()
+	c.send("GET /v1/models HTTP/1.1\r\nHost: localhost\r\nanthropic-version: 2023-06-01\r\n\r\n")
+	if _, body := c.response(); body != `{"data":[],"has_more":false,"first_id":null,"last_id":null}`+"\n" {
+		t.Errorf("%s", body)
+	}
+}
+
 func TestNoModelsIsAnEmptyList(t *testing.T) {
 	g := start(t, &config.Edge{}, nil)
 	if _, body := g.get("GET", "/v1/models", ""); body != `{"object":"list","data":[]}`+"\n" {

@@ -22,6 +22,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"iop/apps/edge/internal/service"
+	"iop/packages/go/config"
 	"iop/packages/go/execution"
 )
 
@@ -56,12 +57,17 @@ func certificate(t *testing.T) (certFile, keyFile string, pool *x509.CertPool) {
 // startTLS serves a handler over TLS and returns a client for it; http2 or HTTP/1.1.
 func startTLS(t *testing.T, http2 bool) (*rig, *http.Client) {
 	t.Helper()
+	return startTLSOf(t, keyed(), http2)
+}
+
+func startTLSOf(t *testing.T, edge *config.Edge, http2 bool) (*rig, *http.Client) {
+	t.Helper()
 	certFile, keyFile, pool := certificate(t)
 	conf, err := LoadTLS(certFile, keyFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newHandler(t, keyed(), nil)
+	g := newHandler(t, edge, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +77,34 @@ func startTLS(t *testing.T, http2 bool) (*rig, *http.Client) {
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: http2}
 	t.Cleanup(tr.CloseIdleConnections)
 	return g, &http.Client{Transport: tr, Timeout: patience}
+}
+
+// Over TLS and HTTP/2 a run's answer is as whole, or as cut, as elsewhere.
+func TestRunsOverTLS(t *testing.T) {
+	for _, http2 := range []bool{true, false} {
+		g, client := startTLSOf(t, fleet("openai"), http2)
+		s := surfaces()[1]
+		ask := func(body string) (*http.Response, string, error) {
+			resp, err := client.Post("https://"+g.addr+s.path, "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			text, err := io.ReadAll(resp.Body)
+			return resp, string(text), err
+		}
+		g.answer(asRun(service.Outcome{FinishReason: "stop"}, text("Hello"), text(" you")))
+		if resp, body, err := ask(s.whole); err != nil || !strings.Contains(body, s.text) || resp.ContentLength != int64(len(body)) {
+			t.Errorf("http2 %v: %d bytes declared, %s %v", http2, resp.ContentLength, body, err)
+		}
+		if _, body, err := ask(s.stream); err != nil || !strings.Contains(body, s.end) {
+			t.Errorf("http2 %v: %s %v", http2, body, err)
+		}
+		g.answer(asRun(service.Outcome{Failure: execution.Failf(execution.CodeNodeLost, execution.OriginEdge, "lost")}, text("Hello")))
+		if _, body, err := ask(s.stream); err == nil || !strings.Contains(body, s.failed) || strings.Contains(body, s.end) {
+			t.Errorf("http2 %v: a cut answer looks whole: %s", http2, body)
+		}
+	}
 }
 
 func TestTLS(t *testing.T) {
