@@ -138,13 +138,19 @@ func runTable(w io.Writer, answer []byte) error {
 		return err
 	}
 	t := newTable(w)
+	known := func(s string) string { // what is counted at the end
+		if r.Live {
+			return ""
+		}
+		return s
+	}
 	for _, f := range [][2]string{
 		{"run", r.RunID}, {"kind", r.Kind}, {"state", string(r.State)}, {"background", strconv.FormatBool(r.Background)},
 		{"principal", r.Principal}, {"session", r.SessionID}, {"model", r.Model}, {"adapter", r.Adapter}, {"target", r.Target},
 		{"node", r.Node}, {"connection generation", strconv.FormatUint(r.Generation, 10)}, {"attempts", strconv.Itoa(r.Attempts)},
 		{"created", r.CreatedAt.Format(time.RFC3339)}, {"placed", instant(r.PlacedAt)}, {"ended", instant(r.EndedAt)},
-		{"waited", milliseconds(r.QueuedMS)}, {"first byte after", milliseconds(r.FirstByteMS)}, {"took", milliseconds(r.DurationMS)},
-		{"bytes in", strconv.FormatInt(r.BytesIn, 10)}, {"bytes out", strconv.FormatInt(r.BytesOut, 10)}, {"tokens", tokens(r.Usage)},
+		{"waited", known(milliseconds(r.QueuedMS))}, {"first byte after", known(milliseconds(r.FirstByteMS))}, {"took", known(milliseconds(r.DurationMS))},
+		{"bytes in", known(strconv.FormatInt(r.BytesIn, 10))}, {"bytes out", known(strconv.FormatInt(r.BytesOut, 10))}, {"tokens", known(tokens(r.Usage))},
 		{"finish reason", r.FinishReason}, {"code", r.Code}, {"origin", r.Origin}, {"error", r.Error},
 	} {
 		if f[1] != "" {
@@ -197,7 +203,7 @@ func queueTable(w io.Writer, answer []byte) error {
 	fmt.Fprintf(w, "%d waiting%s\n\n", a.Queued, state)
 	t := newTable(w, "SET", "WAITING", "CANDIDATES")
 	for _, s := range a.Sets {
-		t.line(s.Set, strconv.Itoa(s.Queued), strconv.Itoa(s.Candidates))
+		t.line(setName(s.Set), strconv.Itoa(s.Queued), strconv.Itoa(s.Candidates))
 	}
 	if err := t.w.Flush(); err != nil {
 		return err
@@ -216,6 +222,11 @@ func queueTable(w io.Writer, answer []byte) error {
 			strconv.Itoa(p.Unconfirmed), strconv.Itoa(p.Adopted), takes)
 	}
 	return t.w.Flush()
+}
+
+// setName shows the parts of a set's name, which are separated by what no part can hold.
+func setName(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == 0 }), " ")
 }
 
 func cancelTable(w io.Writer, answer []byte) error {

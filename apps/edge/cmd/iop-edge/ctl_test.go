@@ -100,6 +100,11 @@ func TestCtlRuns(t *testing.T) {
 			t.Errorf("one run lacks %q:\n%s", part, out)
 		}
 	}
+	f.answer = `{"run_id":"r3","state":"running","live":true,"created_at":"2020-01-02T03:04:05Z"}`
+	if _, out, _ := f.ctl("runs", "r3"); strings.Contains(out, "took") || strings.Contains(out, "tokens") {
+		t.Errorf("a live run has no counts yet:\n%s", out)
+	}
+	f.ctl("runs", "r2")
 	if f.asked != "GET /admin/v1/runs/r2" {
 		t.Errorf("asked %s", f.asked)
 	}
@@ -107,13 +112,13 @@ func TestCtlRuns(t *testing.T) {
 
 func TestCtlQueueAndCancel(t *testing.T) {
 	f := newFakeAdmin(t)
-	f.answer = `{"draining":true,"queued":3,"sets":[{"set":"a on 2 nodes","queued":3,"candidates":2}],"places":[{"node":"n","adapter":"a","generation":7,"capacity":2,` +
+	f.answer = `{"draining":true,"queued":3,"sets":[{"set":"m\u0000a\u0000\u0000/v1/x","queued":3,"candidates":2}],"places":[{"node":"n","adapter":"a","generation":7,"capacity":2,` +
 		`"in_flight":2,"unconfirmed":1,"adopted":0,"candidate":true,"saturated":true},{"node":"o","adapter":"a","generation":8,"capacity":0,"in_flight":0,"unconfirmed":0,"adopted":0,"candidate":false,"saturated":false}]}` + "\n"
 	f.want(t, []string{"queue"}, "GET /admin/v1/queue", `
 3 waiting; the edge is draining
 
-SET           WAITING  CANDIDATES
-a on 2 nodes  3        2
+SET        WAITING  CANDIDATES
+m a /v1/x  3        2
 
 NODE  ADAPTER  GENERATION  RUNNING  UNCONFIRMED  ADOPTED  TAKES WORK
 n     a        7           2/2      1            0        saturated

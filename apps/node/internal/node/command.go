@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
 	"google.golang.org/protobuf/proto"
 
 	"iop/apps/node/internal/router"
@@ -204,9 +206,15 @@ func (c *command) leave() {
 	close(c.gone)
 }
 
-// record writes the one log line of a command.
+// record writes the one log line of a command. The edge asks for the status of its own accord again and again: such a
+// line is for those who look for it.
 func (c *command) record(o outcome) {
-	line := c.session.log.Info().Str("command_id", c.req.GetCommandId()).Stringer("type", c.req.GetType())
+	level := zerolog.InfoLevel
+	if c.req.GetType() == pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS {
+		level = zerolog.DebugLevel
+	}
+	line := c.session.log.WithLevel(level).Str("command_id", c.req.GetCommandId()).
+		Str("type", strings.TrimPrefix(c.req.GetType().String(), "COMMAND_TYPE_"))
 	if id := c.req.GetSessionId(); id != "" {
 		line = line.Str("session_id", loggable(id))
 	}
