@@ -41,7 +41,8 @@ func (w *Whole) Event(e execution.Event) error {
 		w.Usage = e.Usage
 	}
 	if w.size += len(e.Text) + len(e.ToolCall.Arguments); w.size > MaxWhole {
-		return execution.Failf(execution.CodeLimitExceeded, execution.OriginEdge,
+		// Not limit_exceeded: clients wait and ask again for that, and the same would come of it.
+		return execution.Failf(execution.CodeBadRequest, execution.OriginCaller,
 			"the answer is longer than %d bytes; ask for a stream", MaxWhole)
 	}
 	return nil

@@ -49,7 +49,8 @@ func TestWholeTakesManyPieces(t *testing.T) {
 	if got := w.Calls[0].Arguments; got != strings.Repeat("1234", 1<<20) {
 		t.Errorf("%d bytes", len(got))
 	}
-	if err := w.Event(piece(0, "", "", strings.Repeat("x", MaxWhole))); err == nil {
-		t.Error("the bound doesn't hold")
+	var f *execution.Failure
+	if err := w.Event(piece(0, "", "", strings.Repeat("x", MaxWhole))); !errors.As(err, &f) || f.Code != execution.CodeBadRequest {
+		t.Errorf("the bound doesn't hold, or clients would ask again: %v", err)
 	}
 }

@@ -193,6 +193,10 @@ func (h *Handler) catalog(c *call, path string) []ollama.Model {
 	all := h.stock(c.state)
 	said := h.ask(c, path, all)
 	names := h.models(c)
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { // an Ollama takes the two for one
+		_, tagged := slices.BinarySearch(names, name+latest)
+		return tagged
+	})
 	models := make([]ollama.Model, len(names))
 	for i, name := range names {
 		m := &models[i]

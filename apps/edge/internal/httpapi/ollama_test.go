@@ -53,7 +53,7 @@ func zoo() (*config.Edge, []Offer, *ollamas) {
 	edge.Routes = []config.Route{{Model: "*"}, {Model: "public", Target: "tiny:latest"}, {Model: "hidden"}}
 	offers := []Offer{
 		{Node: "n0", Adapter: "x", Models: []execution.Model{{Name: "tiny:latest", Loaded: true, Context: 4096}, {Name: "big:7b"}}},
-		{Node: "n1", Adapter: "x", Models: []execution.Model{{Name: "gpt", Context: 8192}}},
+		{Node: "n1", Adapter: "x", Models: []execution.Model{{Name: "gpt", Context: 8192}, {Name: "tiny"}}},
 		{Node: "n2", Adapter: "silent", Models: []execution.Model{{Name: "quiet:1b"}}},
 	}
 	return edge, offers, &ollamas{answers: map[string]map[string]string{"n0": {

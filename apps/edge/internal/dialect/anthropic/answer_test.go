@@ -362,7 +362,7 @@ func TestStreamBoundsWhatWaits(t *testing.T) {
 		for i := 0; err == nil && i < 1<<10; i++ {
 			_, err = a.Event(nil, next(i))
 		}
-		if f := execution.AsFailure(err, 0); f == nil || f.Code != execution.CodeLimitExceeded {
+		if f := execution.AsFailure(err, 0); f == nil || f.Code != execution.CodeAdapterDecode {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -178,7 +178,7 @@ func (s *stream) next() *block {
 // hold counts what is kept.
 func (s *stream) hold(n int) error {
 	if s.held += n; s.held > s.most {
-		return execution.Failf(execution.CodeLimitExceeded, execution.OriginEdge,
+		return execution.Failf(execution.CodeAdapterDecode, execution.OriginProvider,
 			"the answer has more than %d bytes of tool calls that come side by side", s.most)
 	}
 	return nil
