@@ -125,7 +125,7 @@ func TestExamplesLoadWithEverythingSwitchedOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(e.Nodes[0].Adapters) != 2 || len(e.Principals) != 1 || len(e.Routes) != 2 || len(e.Nodes[0].TokenHashes) != 2 {
+	if len(e.Nodes[0].Adapters) != 3 || len(e.Principals) != 1 || len(e.Routes) != 2 || len(e.Nodes[0].TokenHashes) != 2 {
 		t.Errorf("not everything was switched on: %+v", e)
 	}
 }

@@ -1,11 +1,12 @@
-// Package httpapi is the Edge's caller side: the table of HTTP endpoints, who may use them, the OpenAI surface, and how
-// outcomes become responses in that dialect.
+// Package httpapi is the Edge's caller side: the table of HTTP endpoints, who may use them, the OpenAI, Anthropic, Ollama
+// and runs surfaces, and how outcomes become responses in their dialects.
 //
 // It owns everything between a caller's socket and service.SubmitProviderTunnel: the check of the raw request target,
-// API keys, reading request bodies before admission, finding the model in them, header rules in both directions, and
-// the writes of a response with their limit. It must not choose nodes or count places (admission does), know frames or
-// links (packages/go/transport does), or look into bodies for more than the model that is asked for. No secret and no
-// part of a body gets into an error, a header or a log line.
+// API keys, reading request bodies before admission, finding the model in them, whether a request has to be read as a
+// run, header rules in both directions, and the writes of a response with their limit. It must not choose nodes or count
+// places (admission does), know frames or links (packages/go/transport does), or know what a dialect's bodies look like
+// beyond the model that is asked for (dialect does). No secret and no part of a body gets into an error, a header or a
+// log line.
 package httpapi
 
 import (
