@@ -5,8 +5,8 @@
 // API keys, reading request bodies before admission, finding the model in them, whether a request has to be read as a
 // run, header rules in both directions, and the writes of a response with their limit. It must not choose nodes or count
 // places (admission does), know frames or links (packages/go/transport does), or know what a dialect's bodies look like
-// beyond the model that is asked for (dialect does). No secret and no part of a body gets into an error, a header or a
-// log line.
+// beyond the model that is asked for (dialect does). No secret gets into an error, a header or a log line, and of a body
+// nothing but the names of members that are at fault.
 package httpapi
 
 import (

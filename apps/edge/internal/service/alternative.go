@@ -1,6 +1,8 @@
 package service
 
 import (
+	"iter"
+
 	"iop/apps/edge/internal/admission"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
@@ -76,7 +78,14 @@ func (j *tunnelJob) possible(state *config.State) *execution.Failure {
 	if j.run != nil {
 		return nil
 	}
-	if carry, others := Ways(state, j.route, j.Target, j.Path); carry || !others {
+	others := false
+	for a := range configured(state, j.route, j.Target) {
+		if httprules.Carries(a.Kind, a.AllowPaths, j.Path) {
+			return nil
+		}
+		others = true
+	}
+	if !others {
 		return nil
 	}
 	f := execution.Failf(execution.CodeBadRequest, execution.OriginEdge,
@@ -86,26 +95,22 @@ func (j *tunnelJob) possible(state *config.State) *execution.Failure {
 	return f
 }
 
-// Ways reports which adapters the configuration gives a route for a target: some that carry a path, and some that don't,
-// to which a request for it can only go as a run. Both are false when there are no adapters at all.
-func Ways(state *config.State, route *config.Route, target, path string) (carry, others bool) {
-	for i := range state.Edge.Nodes {
-		record := &state.Edge.Nodes[i]
-		if !record.Enabled {
-			continue
-		}
-		n := &admission.Node{ID: record.ID, Labels: record.Labels}
-		for j := range record.Adapters {
-			a := &record.Adapters[j]
-			if !reaches(route, n, &admission.Adapter{Name: a.Name}) || !(&admission.Adapter{Targets: a.Targets}).Offers(target) {
+// configured walks the adapters that the configuration gives a route for a target.
+func configured(state *config.State, route *config.Route, target string) iter.Seq[*config.Adapter] {
+	return func(yield func(*config.Adapter) bool) {
+		for i := range state.Edge.Nodes {
+			record := &state.Edge.Nodes[i]
+			if !record.Enabled {
 				continue
 			}
-			if httprules.Carries(a.Kind, a.AllowPaths, path) {
-				carry = true
-			} else {
-				others = true
+			n := &admission.Node{ID: record.ID, Labels: record.Labels}
+			for j := range record.Adapters {
+				a := &record.Adapters[j]
+				as := &admission.Adapter{Name: a.Name, Targets: a.Targets}
+				if reaches(route, n, as) && as.Offers(target) && !yield(a) {
+					return
+				}
 			}
 		}
 	}
-	return carry, others
 }

@@ -199,7 +199,7 @@ func TestAlternativeDeadline(t *testing.T) {
 	r.idle()
 }
 
-func TestWays(t *testing.T) {
+func TestPossible(t *testing.T) {
 	adapter := func(name, kind string) config.Adapter { return config.Adapter{Name: name, Kind: kind} }
 	state := config.NewState(&config.Edge{Nodes: []config.NodeRecord{
 		{ID: "a", Enabled: true, Labels: map[string]string{"site": "x"}, Adapters: []config.Adapter{adapter("o", "openai"), adapter("n", "anthropic")}},
@@ -207,22 +207,26 @@ func TestWays(t *testing.T) {
 		{ID: "c", Adapters: []config.Adapter{adapter("off", "ollama")}},
 	}}, 1, nil)
 	for _, c := range []struct {
-		route         config.Route
-		target, path  string
-		carry, others bool
+		route        config.Route
+		target, path string
+		possible     bool
 	}{
-		{config.Route{}, "m", "/v1/chat/completions", true, true},
-		{config.Route{Adapter: "o"}, "m", "/v1/chat/completions", true, false},
-		{config.Route{Adapter: "n"}, "m", "/v1/chat/completions", false, true},
-		{config.Route{Adapter: "n"}, "m", "/v1/messages/count_tokens", true, false},
-		{config.Route{Labels: map[string]string{"site": "x"}}, "m", "/v1/embeddings", true, true},
-		{config.Route{Nodes: []string{"b"}}, "m", "/v1/messages", true, false},      // by allow_paths
-		{config.Route{Nodes: []string{"b"}}, "other", "/v1/messages", false, false}, // not among its targets
-		{config.Route{Adapter: "off"}, "m", "/api/chat", false, false},              // not enabled
-		{config.Route{}, "m", "/api/chat", false, true},
+		{config.Route{}, "m", "/v1/chat/completions", true},
+		{config.Route{Adapter: "n"}, "m", "/v1/chat/completions", false},
+		{config.Route{Adapter: "n"}, "m", "/v1/messages/count_tokens", true},
+		{config.Route{Labels: map[string]string{"site": "x"}}, "m", "/v1/embeddings", true},
+		{config.Route{Nodes: []string{"b"}}, "m", "/v1/messages", true}, // by allow_paths
+		{config.Route{Nodes: []string{"b"}}, "m", "/v1/messages/count_tokens", false},
+		{config.Route{Nodes: []string{"b"}}, "other", "/v1/messages", true}, // not among its targets: no adapter at all, which may come
+		{config.Route{Adapter: "off"}, "m", "/api/chat", true},              // not enabled, the same
+		{config.Route{}, "m", "/api/chat", false},
 	} {
-		if carry, others := Ways(state, &c.route, c.target, c.path); carry != c.carry || others != c.others {
-			t.Errorf("%+v, %s, %s: %v, %v", c.route, c.target, c.path, carry, others)
+		j := &tunnelJob{Tunnel: &Tunnel{Path: c.path, Target: c.target}, route: &c.route}
+		if f := j.possible(state); (f == nil) != c.possible {
+			t.Errorf("%+v, %s, %s: %v", c.route, c.target, c.path, f)
+		}
+		if j.run = (&asRun{}); j.possible(state) != nil {
+			t.Errorf("%+v, %s, %s: not even as a run", c.route, c.target, c.path)
 		}
 	}
 }
