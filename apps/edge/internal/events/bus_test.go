@@ -48,7 +48,7 @@ func TestOrderAndFanOut(t *testing.T) {
 				t.Errorf("event %d: %+v", i, e)
 			}
 		}
-		if got[3] != (Event{At: at, Kind: KindClone, NodeID: "n", Adapter: "a", RunID: "r", Code: "c", Text: "t"}) {
+		if got[3] != (Event{ID: 5, At: at, Kind: KindClone, NodeID: "n", Adapter: "a", RunID: "r", Code: "c", Text: "t"}) {
 			t.Errorf("%+v", got[3])
 		}
 	}
@@ -200,18 +200,24 @@ func TestKindsAreTheWires(t *testing.T) {
 			t.Errorf("kind %d is %q here and %q on the wire", number, got, want)
 		}
 	}
-	if len(kindNames) != len(pb.EventKind_name) || Kind(0).String() != "unknown" || Kind(200).String() != "unknown" {
-		t.Errorf("%d kinds here, %d on the wire", len(kindNames)-1, len(pb.EventKind_name)-1)
+	seen := map[string]bool{}
+	for number := range 256 {
+		k := Kind(number)
+		name := k.String()
+		if name == "unknown" {
+			continue
+		}
+		if _, wire := pb.EventKind_name[int32(number)]; wire != (number < 32) || seen[name] {
+			t.Errorf("kind %d (%s) has a number of the others, or another's name", number, name)
+		}
+		seen[name] = true
+		if parsed, ok := ParseKind(name); !ok || parsed != k || k.Run() != strings.HasPrefix(name, "run_") {
+			t.Errorf("kind %d: %s is read as %d, run %v", number, name, parsed, k.Run())
+		}
 	}
-}
-
-func BenchmarkPublish(b *testing.B) {
-	bus := NewBus()
-	for range 4 {
-		bus.Subscribe(1)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		bus.Publish(Event{Kind: KindReady})
+	for _, name := range []string{"", "unknown", "run", "Ready"} {
+		if k, ok := ParseKind(name); ok {
+			t.Errorf("%q is read as %v", name, k)
+		}
 	}
 }
