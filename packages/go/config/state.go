@@ -23,6 +23,7 @@ type State struct {
 	tokenOwners []tokenOwner // beside tokens
 	keys        hashList
 	keyOwners   []*Principal // beside keys
+	principals  map[string]*Principal
 	adminKeys   hashList
 }
 
@@ -59,6 +60,7 @@ func NewState(e *Edge, version uint64, prev *State) *State {
 		nodes:       make(map[string]*NodeRecord, len(e.Nodes)),
 		routes:      make(map[string]*Route, len(e.Routes)),
 		projections: make(map[string]*Projection, len(e.Nodes)),
+		principals:  make(map[string]*Principal, len(e.Principals)),
 	}
 	for i := range e.Nodes {
 		n := &e.Nodes[i]
@@ -75,6 +77,7 @@ func NewState(e *Edge, version uint64, prev *State) *State {
 	}
 	for i := range e.Principals {
 		p := &e.Principals[i]
+		s.principals[p.ID] = p
 		for _, h := range p.KeyHashes {
 			if s.keys.add(h) {
 				s.keyOwners = append(s.keyOwners, p)
@@ -141,6 +144,9 @@ func (s *State) PrincipalByKeyHash(sum [32]byte) *Principal {
 	}
 	return nil
 }
+
+// Principal returns the principal of that id, or nil; callers without a key are none.
+func (s *State) Principal(id string) *Principal { return s.principals[id] }
 
 // AdminKey reports whether a key with this hash opens the admin listener.
 func (s *State) AdminKey(sum [32]byte) bool { return s.adminKeys.find(&sum) >= 0 }

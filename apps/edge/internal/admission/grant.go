@@ -22,6 +22,7 @@ type Grant struct {
 	Kind            string        // the adapter's, as AllowPaths
 	AllowPaths      []string      // shared, not to be changed
 	Queued          time.Duration // spent waiting, over all attempts of the request
+	Trial           bool          // tries out an adapter that was taken out for failing
 	Position        int           // in the queue when it first had to wait, from 1; 0 = never waited
 
 	// set once

@@ -135,7 +135,7 @@ func (s *Scheduler) grantLocked(p *place, set *candidateSet, r *Request, now tim
 		s.saturateLocked(p, now)
 	}
 	if p.breaker.tripped() {
-		p.breaker.trial = g
+		p.breaker.trial, g.Trial = g, true
 	}
 	return g, nil
 }

@@ -24,11 +24,12 @@ type attempt struct {
 	seq    *execution.Sequence
 	msg    message // the one that is being handled
 
-	opened  bool // the whole open was handed to the link, so that the node may start
-	written bool // and so was the whole body, by the driver
-	over    bool // the node has said its last word: rejected or a terminal
-	lost    bool // the link is gone, and the run goes on without it
-	settled bool // the place was given back
+	opened  bool               // the whole open was handed to the link, so that the node may start
+	written bool               // and so was the whole body, by the driver
+	over    bool               // the node has said its last word: rejected or a terminal
+	lost    bool               // the link is gone, and the run goes on without it
+	settled bool               // the place was given back
+	failure *execution.Failure // why it goes elsewhere, if it does
 }
 
 // try spends a grant. Afterwards the run is decided, or goes on to ask for another place.
@@ -174,6 +175,7 @@ func (a *attempt) whole() bool {
 
 // close ends the attempt: the place, the writer, the stream, and what the node is told.
 func (a *attempt) close() {
+	defer a.judge() // when the place is settled
 	phase := a.run.watch.at()
 	a.run.watch.enter(phaseWaiting)
 	if a.stream == nil {

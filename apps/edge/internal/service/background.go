@@ -32,7 +32,7 @@ func (s *Service) background(r *Run, done func(*Outcome)) {
 	}
 	r.forsake()
 	o := s.ended(r)
-	s.runs.leave(r)
+	s.leave(r)
 	done(o)
 }
 

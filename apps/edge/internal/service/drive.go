@@ -3,6 +3,7 @@ package service
 import (
 	"time"
 
+	"iop/apps/edge/internal/admission"
 	"iop/packages/go/execution"
 )
 
@@ -41,6 +42,9 @@ func (a *attempt) streams() (now time.Time) {
 	r.watch.enter(phaseStreaming)
 	r.out.HeadSent = true
 	r.out.FirstByte = now.Sub(r.started)
+	if a.grant.Trial { // the first byte is enough: the others needn't wait for the last
+		a.grant.Judge(admission.Healthy, "")
+	}
 	return now
 }
 
@@ -67,7 +71,7 @@ func (a *attempt) failed(f *execution.Failure) {
 // it ends with f.
 func (a *attempt) elsewhere(f *execution.Failure) {
 	r := a.run
-	r.budget.unfit = f
+	r.budget.unfit, a.failure = f, f
 	r.request.FailFast = true
 	r.exclude(a.grant.Place)
 	r.retry(a.grant, f)

@@ -84,13 +84,13 @@ func (s *Service) SubmitProviderTunnel(ctx context.Context, t *Tunnel, sink Sink
 		Principal: t.Principal, Route: t.Route, Model: t.Model, Target: t.Target, BytesIn: sizeOf(t.Body)})
 	r.where.adapter = t.Route.Adapter
 	if f == nil {
-		f = s.runs.enter(r)
+		f = s.enter(r)
 	}
 	if f != nil {
 		r.decide(f)
 		return s.ended(r)
 	}
-	defer s.runs.leave(r)
+	defer s.leave(r)
 	r.drive()
 	return s.ended(r)
 }

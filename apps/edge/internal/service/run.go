@@ -26,6 +26,7 @@ type Run struct {
 	end     context.CancelCauseFunc
 	watch   watch
 	where   whereabouts
+	quit    func() // gives back what its principal's limits counted; set when it enters
 
 	// Owned by the driver.
 	out      Outcome // RunID to Background are set once
@@ -113,6 +114,7 @@ func (r *Run) drive() {
 	for !r.decided() {
 		r.attempt++
 		r.request.Attempt = r.attempt
+		r.request.Weight = r.service.weight(r.out.Principal)
 		grant, err := r.service.cfg.Scheduler.Acquire(r.ctx, &r.request)
 		if err != nil {
 			r.refused(err)

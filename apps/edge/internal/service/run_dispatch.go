@@ -71,7 +71,7 @@ func (s *Service) SubmitRun(ctx context.Context, spec *RunSpec, sink EventSink) 
 		r.decide(f)
 		return s.ended(r)
 	}
-	defer s.runs.leave(r)
+	defer s.leave(r)
 	r.drive()
 	return s.ended(r)
 }
@@ -98,7 +98,7 @@ func (s *Service) newNormalized(ctx context.Context, j *runJob) (*Run, *executio
 		Principal: spec.Principal, Target: spec.Target, Background: spec.Background, BytesIn: sizeOf(j.body())})
 	if f == nil {
 		r.where.adapter = spec.Adapter
-		f = s.runs.enter(r)
+		f = s.enter(r)
 	}
 	return r, f
 }

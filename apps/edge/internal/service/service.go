@@ -64,6 +64,7 @@ const (
 type Service struct {
 	cfg      Config
 	runs     *table
+	quotas   admission.Quotas
 	commands commands
 	late     late
 	buffers  sync.Pool // of *[]byte, transport.MaxBody long

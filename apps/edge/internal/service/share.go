@@ -1,0 +1,71 @@
+package service
+
+import (
+	"iop/apps/edge/internal/admission"
+	"iop/packages/go/execution"
+)
+
+// enter makes a run live, or says why not: its principal's own limits, or the table.
+func (s *Service) enter(r *Run) *execution.Failure {
+	var limit admission.Quota
+	if p := s.cfg.State().Principal(r.out.Principal); p != nil {
+		limit = admission.Quota{Concurrency: p.Limits.Concurrency, RequestsPerMinute: p.Limits.RequestsPerMinute}
+	}
+	leave, f := s.quotas.Enter(r.out.Principal, limit)
+	if f != nil {
+		return f
+	}
+	if f := s.runs.enter(r); f != nil {
+		leave()
+		return f
+	}
+	r.quit = leave
+	return nil
+}
+
+// leave ends a run's life.
+func (s *Service) leave(r *Run) {
+	s.runs.leave(r)
+	if r.quit != nil { // a run of an earlier edge process is nobody's here
+		r.quit()
+	}
+}
+
+// weight is the principal's share of what is contended, as the configuration in force has it.
+func (s *Service) weight(principal string) float64 {
+	if p := s.cfg.State().Principal(principal); p != nil {
+		return float64(p.Weight)
+	}
+	return 1
+}
+
+// judge tells the scheduler what this attempt says about the adapter: whether the provider can be reached and answers,
+// not whether it liked the request.
+func (a *attempt) judge() {
+	f := a.failure
+	if f == nil && a.run.decided() {
+		if f, _ = verdict(a.run.cause()); f == nil {
+			a.grant.Judge(admission.Healthy, "")
+			return
+		}
+	}
+	if f != nil && faulty(f) {
+		a.grant.Judge(admission.Faulty, f.Code.String()+": "+f.Text)
+		return
+	}
+	a.grant.Judge(admission.Unsaid, "")
+}
+
+// faulty reports whether a failure is the adapter's or its provider's own, so that the next request would likely meet
+// it, too. An answer with an error in it isn't one: the provider was there to give it.
+func faulty(f *execution.Failure) bool {
+	if f.Origin != execution.OriginProvider && f.Origin != execution.OriginNode {
+		return false
+	}
+	switch f.Code {
+	case execution.CodeUpstreamConnect, execution.CodeUpstreamTruncated, execution.CodeFirstByteTimeout,
+		execution.CodeIdleTimeout, execution.CodeAdapterPanic, execution.CodeAdapterDecode:
+		return true
+	}
+	return false
+}
