@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/time/rate"
 
+	"iop/apps/edge/internal/admission"
 	"iop/apps/edge/internal/events"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
@@ -171,7 +172,7 @@ func (c *Connection) stateLocked() State {
 	switch {
 	case c.over.Load():
 		return StateFenced
-	case c.st.nodeDrains || c.st.edgeDrains:
+	case c.st.nodeDrains || c.st.edgeDrains || c.st.drained:
 		return StateDraining
 	case c.st.applied == 0 && c.st.overdue:
 		return StateNotReady
@@ -208,24 +209,28 @@ func (c *Connection) updateOrdered(change func(s *status)) State { return c.appl
 // apply is updateOrdered for a change that is told by emit or tell.
 func (c *Connection) apply(change func(s *status), tell func(zerolog.Level, events.Event)) State {
 	c.mu.Lock()
-	before := c.stateLocked()
+	before, first, adapters := c.stateLocked(), c.st.applied == 0, c.st.adapters
 	change(&c.st)
+	heard := c.st.applied != 0
 	after := c.stateLocked()
-	n := c.offerLocked(after)
+	n, why := c.offerLocked(after), c.st.reason(after)
 	c.mu.Unlock()
 	if after == StateFenced {
 		return after
 	}
 	c.registry.cfg.Scheduler.Publish(n)
 	if before != after {
-		c.announce(after, tell)
+		c.announce(after, why, tell)
+	}
+	if heard {
+		announceAdapters(adapters, n.Adapters, first, tell)
 	}
 	return after
 }
 
-// announce tells the bus and the log of a state that was entered.
-func (c *Connection) announce(s State, tell func(zerolog.Level, events.Event)) {
-	e := events.Event{Code: string(s), Text: s.text()}
+// announce tells the bus and the log of a state that was entered, and why.
+func (c *Connection) announce(s State, why string, tell func(zerolog.Level, events.Event)) {
+	e := events.Event{Code: string(s), Text: why}
 	level := zerolog.InfoLevel
 	switch s {
 	case StateReady:
@@ -240,6 +245,26 @@ func (c *Connection) announce(s State, tell func(zerolog.Level, events.Event)) {
 		return
 	}
 	tell(level, e)
+}
+
+// announceAdapters tells of adapters whose provider came or went. Of those that a node names first, being there is no
+// news.
+func announceAdapters(before []adapterStatus, now []admission.Adapter, first bool, tell func(zerolog.Level, events.Event)) {
+	for i := range now {
+		a := &now[i]
+		at := slices.IndexFunc(before, func(b adapterStatus) bool { return b.Name == a.Name })
+		was := first || at >= 0 && before[at].Available
+		e := events.Event{Kind: events.KindAdapterAvailable, Adapter: a.Name, Text: "its provider can be used"}
+		level := zerolog.InfoLevel
+		switch {
+		case a.Available == was:
+			continue
+		case !a.Available:
+			e.Kind, e.Text, level = events.KindAdapterUnavailable, a.Reason, zerolog.WarnLevel
+		}
+		e.Code = e.Kind.String()
+		tell(level, e)
+	}
 }
 
 // tell is emit for what the node's own words have caused: at most one a second after the first twenty. A node that says
@@ -261,6 +286,19 @@ func (c *Connection) emit(level zerolog.Level, e events.Event) {
 		line = line.Str("adapter", e.Adapter)
 	}
 	line.Str("text", e.Text).Msg("node " + e.Kind.String())
+}
+
+// reason says in words why a connection in state s gets work or none.
+func (s *status) reason(is State) string {
+	switch {
+	case is != StateDraining:
+		return is.text()
+	case s.edgeDrains:
+		return "the edge is stopping, and sends no new work"
+	case s.nodeDrains:
+		return "the node is stopping, and takes no new work"
+	}
+	return "an operator keeps new work from the node"
 }
 
 // text says in words what a state that gets no work lacks.

@@ -2,6 +2,8 @@ package node
 
 import (
 	"errors"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -27,6 +29,28 @@ const (
 	FenceNodeDisabled    FenceReason = "node_disabled"
 	FenceIdentityExpired FenceReason = "identity_expired"
 )
+
+// fences counts connections by why they ended.
+type fences struct {
+	mu sync.Mutex
+	n  map[FenceReason]uint64
+}
+
+func (f *fences) count(why FenceReason) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.n == nil {
+		f.n = make(map[FenceReason]uint64)
+	}
+	f.n[why]++
+}
+
+// Ended returns how many connections have ended since the start, by why.
+func (r *Registry) Ended() map[FenceReason]uint64 {
+	r.ended.mu.Lock()
+	defer r.ended.mu.Unlock()
+	return maps.Clone(r.ended.n)
+}
 
 // FenceReasonOf translates how a link ended by itself.
 func FenceReasonOf(r transport.Reason) FenceReason {
@@ -65,6 +89,7 @@ func (r *Registry) Fence(c *Connection, reason FenceReason, text string) bool {
 	c.order.Lock()
 	r.cfg.Scheduler.Fence(c.NodeID, c.Generation)
 	c.order.Unlock()
+	r.ended.count(reason)
 	level := zerolog.WarnLevel
 	if reason == FenceLeft || reason == FenceEdgeDraining || reason == FenceSuperseded {
 		level = zerolog.InfoLevel

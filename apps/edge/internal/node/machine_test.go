@@ -20,6 +20,7 @@ type machine struct {
 	current  map[string]*node.Connection
 	fenced   map[*node.Connection]bool
 	highest  map[string]uint64
+	drained  map[string]bool // by an operator
 	draining bool
 }
 
@@ -118,6 +119,14 @@ func (m *machine) drain(t *rapid.T) {
 	m.draining = true
 }
 
+func (m *machine) operate(t *rapid.T) {
+	id, on := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "node"), rapid.Bool().Draw(t, "drain")
+	if !m.b.SetDrained(id, on) {
+		t.Fatalf("%s isn't known", id)
+	}
+	m.drained[id] = on
+}
+
 func (m *machine) check(t *rapid.T) {
 	if len(m.b.wrong) != 0 {
 		t.Fatal(m.b.wrong)
@@ -140,22 +149,29 @@ func (m *machine) check(t *rapid.T) {
 		if m.draining && cur.State() != node.StateDraining {
 			t.Fatalf("%s is %v while the edge drains", id, cur.State())
 		}
+		if m.drained[id] && cur.State() != node.StateDraining {
+			t.Fatalf("%s is %v although an operator drained it", id, cur.State())
+		}
 	}
 	for _, c := range m.all {
 		if m.fenced[c] != m.b.over[c.Generation] || m.fenced[c] != (c.State() == node.StateFenced) {
 			t.Fatalf("generation %d: fenced %v, scheduler told %v, state %v", c.Generation, m.fenced[c], m.b.over[c.Generation], c.State())
 		}
 	}
-	m.b.Nodes()
+	for _, v := range m.b.Nodes() {
+		if v.Drained != m.drained[v.ID] {
+			t.Fatalf("%s is shown as drained: %v", v.ID, v.Drained)
+		}
+	}
 	m.b.Models()
 }
 
 func TestRegistryMachine(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &machine{t: t, b: newBench(t, record("a"), record("b")), current: make(map[string]*node.Connection),
-			fenced: make(map[*node.Connection]bool), highest: make(map[string]uint64)}
+			fenced: make(map[*node.Connection]bool), highest: make(map[string]uint64), drained: make(map[string]bool)}
 		rt.Repeat(map[string]func(*rapid.T){
-			"prepare": m.prepare, "commit": m.commit, "fence": m.fence, "say": m.say, "say more": m.say, "drain": m.drain, "": m.check,
+			"prepare": m.prepare, "commit": m.commit, "fence": m.fence, "say": m.say, "say more": m.say, "drain": m.drain, "operate": m.operate, "": m.check,
 		})
 	})
 }

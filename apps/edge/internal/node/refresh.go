@@ -59,4 +59,3 @@ func (s *status) apply(number uint64) {
 	s.applied = number
 	s.sent = slices.DeleteFunc(s.sent, func(p *config.Projection) bool { return p.Number < number })
 }
-

@@ -61,6 +61,7 @@ var ErrRaced = errors.New("the node's connection or configuration changed meanwh
 type Registry struct {
 	cfg     Config
 	ignored ignored // of all connections
+	ended   fences
 
 	mu       sync.Mutex
 	entries  map[string]*entry
@@ -72,6 +73,7 @@ type entry struct {
 	current    *Connection
 	last       uint64    // the highest generation that was committed
 	contending bool      // a candidate is probing the current connection
+	drained    bool      // an operator keeps new work from the node
 	gone       *departed // nil = none yet
 }
 
@@ -201,6 +203,7 @@ func (r *Registry) swap(c *Connection, expected uint64) (replaced *Connection, e
 	if live && e.current.Generation != expected || c.Generation <= e.last {
 		return nil, ErrRaced
 	}
+	c.keepFromWork(e.drained)
 	replaced, e.current, e.last = e.current, c, c.Generation
 	return replaced, nil
 }

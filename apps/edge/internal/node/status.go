@@ -31,6 +31,7 @@ type status struct {
 	overdue      bool                 // no Ready within the limit
 	nodeDrains   bool
 	edgeDrains   bool
+	drained      bool // by an operator
 	unresponsive bool
 	misses       [2]int // opens in a row that weren't answered, by openKind
 	number       uint64
@@ -136,7 +137,7 @@ func cut(s string, n int) string {
 func (c *Connection) offerLocked(s State) admission.Node {
 	n := admission.Node{ID: c.NodeID, Generation: c.Generation, Dispatchable: s == StateReady, Labels: c.labels}
 	if !n.Dispatchable {
-		n.Reason = s.text()
+		n.Reason = c.st.reason(s)
 	}
 	n.Adapters = make([]admission.Adapter, len(c.st.adapters))
 	for i := range c.st.adapters {
@@ -171,10 +172,18 @@ func (c *Connection) Ready(m *pb.Ready) error {
 		s.unresponsive, s.misses = false, [2]int{}
 		s.report(m.GetAdapters())
 	}, c.tell)
-	if state == StateReady {
-		c.Link.SendReadyAck(p.Number, true)
-	}
+	c.confirm(p.Number, state)
 	return nil
+}
+
+// confirm tells the node that its Ready was taken, and whether work may come. An edge that drains doesn't.
+func (c *Connection) confirm(projection uint64, s State) {
+	c.mu.Lock()
+	drained := c.st.drained && !c.st.edgeDrains
+	c.mu.Unlock()
+	if s == StateReady || s == StateDraining && drained {
+		c.Link.SendReadyAck(projection, s == StateReady)
+	}
 }
 
 // checkReady finds the projection that m applies; nil = it only refuses the one that it was told first.

@@ -14,6 +14,7 @@ import (
 type NodeView struct {
 	ID            string        `json:"id"`
 	State         State         `json:"state"`
+	Drained       bool          `json:"drained"`     // an operator keeps new work from it
 	Generation    uint64        `json:"generation"`  // of the current connection, else of the last; 0 = never connected
 	InstanceID    string        `json:"instance_id"` // of the node's process, hex
 	Version       string        `json:"version"`
@@ -83,7 +84,11 @@ func (r *Registry) offline(rec *config.NodeRecord) NodeView {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entries[rec.ID]
-	if e == nil || e.gone == nil {
+	if e == nil {
+		return v
+	}
+	v.Drained = e.drained
+	if e.gone == nil {
 		return v
 	}
 	last := e.gone.view
@@ -97,7 +102,7 @@ func (c *Connection) view() NodeView {
 	since := c.Since
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := NodeView{ID: c.NodeID, State: c.stateLocked(), Generation: c.Generation,
+	v := NodeView{ID: c.NodeID, State: c.stateLocked(), Drained: c.st.drained, Generation: c.Generation,
 		InstanceID: hex.EncodeToString(c.InstanceID[:]), Version: c.Version, Since: &since,
 		Adapters: make([]AdapterView, len(c.st.adapters))}
 	if !read.IsZero() {
