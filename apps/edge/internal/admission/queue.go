@@ -38,6 +38,9 @@ func (s *Scheduler) Acquire(ctx context.Context, r *Request) (*Grant, error) {
 	if refusal != nil {
 		return nil, refusal
 	}
+	if r.OnWait != nil {
+		r.OnWait(r.ticket.rank)
+	}
 	timer := time.NewTimer(w.limit)
 	defer timer.Stop()
 	select {

@@ -98,6 +98,9 @@ type Request struct {
 	Wait     time.Duration // how long this request may wait in all. 0 = not at all
 	FailFast bool          // refused with no_node, instead of waiting, while it has no candidate
 	Exclude  []Place       // no candidates for this request, whatever Match says. Changed between two Acquire only
+	// OnWait is called by Acquire when the request has to wait, without a lock, with its position in the queue (from 1,
+	// at its first wait). Nil = nobody is told.
+	OnWait func(position int)
 
 	ticket ticket
 }
