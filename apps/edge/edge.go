@@ -109,7 +109,7 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 		State: current, Scheduler: g.scheduler, Nodes: connections{registry}, Commands: connections{registry}.commands, Log: opts.Log,
 		Observers:     []service.Observer{metrics},
 		DispatchLimit: cfg.Timers.DispatchLimit, TerminalWait: cfg.Timers.TerminalWait,
-		DetachedLimit: cfg.Timers.DetachedLimit, MaxInput: cfg.Limits.Body,
+		DetachedLimit: cfg.Timers.DetachedLimit, MaxInput: cfg.Limits.Body, SlowAnswers: cfg.Limits.SlowAnswers,
 	})
 	g.nodes = transport.NewServer(transport.Config{
 		Registry: registry, Runs: g.service, Events: bus, Log: opts.Log, Timers: linkTimers(cfg.Timers),

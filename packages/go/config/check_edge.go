@@ -146,6 +146,7 @@ func (d *decoder) checkLimits(l *Limits) {
 	d.rangeOf("limits.body_memory", l.BodyMemory, kib, 1024*gib)
 	d.rangeOf("limits.header", l.Header, 4*kib, 32*kib)
 	d.rangeOf("limits.connections", int64(l.Connections), 1, 1_000_000)
+	d.rangeOf("limits.slow_answers", int64(l.SlowAnswers), 1, 1_000_000)
 	d.rangeOf("limits.unregistered", int64(l.Unregistered), 1, 65_536)
 	d.rangeOf("limits.handshakes", int64(l.Handshakes), 1, 65_536)
 	if l.BodyInMemory > l.Body {

@@ -144,10 +144,10 @@ func TestMemoryBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := e.MemoryBound()
-	if b.Places != 64 || b.Waiting != 128+RunQueueDepth || b.Open != 4096*(24+16)<<10 || b.Streams != 128<<20 || b.Bodies != 2<<30 {
+	if b.Places != 64 || b.Waiting != 128+RunQueueDepth || b.Open != 4096*(24+16)<<10 || b.Streams != (64+256)*2<<20 || b.Bodies != 2<<30 {
 		t.Errorf("%+v", b)
 	}
-	want := "memory bound: 2352 MiB\n     128 MiB  streams: 64 places x 2 MiB\n"
+	want := "memory bound: 2864 MiB\n     640 MiB  streams: 64 places and 256 slow answers x 2 MiB\n"
 	if got := b.String(); !strings.HasPrefix(got, want) {
 		t.Errorf("got %q", got)
 	}

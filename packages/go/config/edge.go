@@ -196,6 +196,9 @@ type Limits struct {
 	// Connections is how many connections of callers may be open, and how many of their requests may be in work (HTTP/2
 	// has many on one connection); more are told overloaded. Default 4096.
 	Connections int `yaml:"connections" default:"4096"`
+	// SlowAnswers is how many answers may be whole at the Edge while their callers still read them: they hold memory
+	// and no place. Beyond it those go that have been read for longest, after ten seconds at the earliest. Default 256.
+	SlowAnswers int `yaml:"slow_answers" default:"256"`
 	// Unregistered is how many node connections may be open that have not registered; more wait to be accepted.
 	// Default 128.
 	Unregistered int `yaml:"unregistered" default:"128"`

@@ -27,7 +27,7 @@ type MemoryBound struct {
 	Open       int64 // connections of callers
 	Handshakes int64 // node connections that haven't registered
 
-	unregistered, connections int
+	unregistered, connections, slow int
 }
 
 // RunQueueDepth is how many runs may wait for the adapters of one name, where no route leads them.
@@ -35,7 +35,8 @@ const RunQueueDepth = 64
 
 // MemoryBound computes what the limits imply.
 func (e *Edge) MemoryBound() MemoryBound {
-	b := MemoryBound{Bodies: e.Limits.BodyMemory, unregistered: e.Limits.Unregistered, connections: e.Limits.Connections}
+	b := MemoryBound{Bodies: e.Limits.BodyMemory, unregistered: e.Limits.Unregistered, connections: e.Limits.Connections,
+		slow: e.Limits.SlowAnswers}
 	adapters := map[string]bool{}
 	for i := range e.Nodes {
 		if !e.Nodes[i].Enabled {
@@ -50,7 +51,7 @@ func (e *Edge) MemoryBound() MemoryBound {
 		b.Waiting += e.Routes[i].Queue.Depth
 	}
 	b.Waiting += RunQueueDepth * len(adapters)
-	b.Streams = int64(b.Places) * streamMemory
+	b.Streams = int64(b.Places+b.slow) * streamMemory
 	b.Callers = int64(b.Places+b.Waiting) * (callerMemory + e.Limits.Header)
 	b.Open = int64(b.connections) * (connectionMemory + e.Limits.Header)
 	b.Handshakes = int64(b.unregistered) * handshakeMemory
@@ -64,7 +65,7 @@ func (b MemoryBound) Total() int64 { return b.Streams + b.Bodies + b.Callers + b
 func (b MemoryBound) String() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "memory bound: %s\n", mib(b.Total()))
-	fmt.Fprintf(&s, "  %10s  streams: %d places x %s\n", mib(b.Streams), b.Places, mib(streamMemory))
+	fmt.Fprintf(&s, "  %10s  streams: %d places and %d slow answers x %s\n", mib(b.Streams), b.Places, b.slow, mib(streamMemory))
 	fmt.Fprintf(&s, "  %10s  request bodies: limits.body_memory\n", mib(b.Bodies))
 	fmt.Fprintf(&s, "  %10s  callers: %d running, %d waiting\n", mib(b.Callers), b.Places, b.Waiting)
 	fmt.Fprintf(&s, "  %10s  connections of callers: %d\n", mib(b.Open), b.connections)

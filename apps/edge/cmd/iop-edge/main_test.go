@@ -192,7 +192,7 @@ func TestMemoryBoundAgainstTheLimit(t *testing.T) {
 		cmd.Env = append(cmd.Env, "GOMEMLIMIT=600MiB")
 		return cmd
 	}
-	const text = "the limits permit 742 MiB, more than half of GOMEMLIMIT (600 MiB)"
+	const text = "the limits permit 1254 MiB, more than half of GOMEMLIMIT (600 MiB)"
 	if code, stdout, _ := run(t, withLimit("check", "-c", "edge.yaml")); code != 0 || !strings.Contains(stdout, "warning: "+text) {
 		t.Errorf("check: %d %s", code, stdout)
 	}

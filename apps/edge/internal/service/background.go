@@ -140,7 +140,9 @@ func (s *Service) RunEnded(nodeID string, generation uint64, e *pb.RunEnd, held 
 		}
 		return
 	case held:
-		r.watch.nodeEnded(e.GetAttempt(), s.cfg.TerminalWait)
+		if r.watch.nodeEnded(e.GetAttempt(), s.cfg.TerminalWait) && !r.out.Background { // who follows one is let go by its feed
+			s.tails.add(r)
+		}
 	}
 	if r.out.Background && e.GetBackground() {
 		r.where.hear(nodeID, generation, e)

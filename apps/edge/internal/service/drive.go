@@ -39,9 +39,12 @@ func (a *attempt) lastWord() {
 func (a *attempt) streams() (now time.Time) {
 	r := a.run
 	now = time.Now()
-	r.watch.enter(phaseStreaming)
+	reading := r.watch.enter(phaseStreaming)
 	r.out.HeadSent = true
 	r.out.FirstByte = now.Sub(r.started)
+	if reading && !r.out.Background {
+		r.service.tails.add(r)
+	}
 	if a.grant.Trial { // the first byte is enough: the others needn't wait for the last
 		a.grant.Judge(admission.Healthy, "")
 	}

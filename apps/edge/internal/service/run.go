@@ -1,6 +1,7 @@
 package service
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,8 @@ type Run struct {
 	end     context.CancelCauseFunc
 	watch   watch
 	where   whereabouts
-	quit    func() // gives back what its principal's limits counted; set when it enters
+	tail    *list.Element // in the service's tails, which guard it; nil = isn't
+	quit    func()        // gives back what its principal's limits counted; set when it enters
 
 	// Owned by the driver.
 	out      Outcome // RunID to Background are set once

@@ -46,6 +46,9 @@ type Config struct {
 	CommandLimit time.Duration
 	// MaxInput is the largest content of a run in bytes, as it is sent to the node. Default 64 MiB.
 	MaxInput int64
+	// SlowAnswers is how many answers may be whole here while their callers still read; beyond it the longest are cut
+	// as client_slow. Default 256.
+	SlowAnswers int
 	// Recent is how many ended runs are remembered by id. Default 10,000.
 	Recent int
 }
@@ -65,6 +68,7 @@ type Service struct {
 	cfg      Config
 	runs     *table
 	quotas   admission.Quotas
+	tails    tails
 	commands commands
 	late     late
 	buffers  sync.Pool // of *[]byte, transport.MaxBody long
@@ -93,7 +97,10 @@ func New(cfg Config) *Service {
 	if cfg.Recent == 0 {
 		cfg.Recent = 10_000
 	}
-	s := &Service{cfg: cfg, runs: newTable(cfg.Recent)}
+	if cfg.SlowAnswers == 0 {
+		cfg.SlowAnswers = 256
+	}
+	s := &Service{cfg: cfg, runs: newTable(cfg.Recent), tails: tails{most: cfg.SlowAnswers}}
 	s.buffers.New = func() any {
 		b := make([]byte, transport.MaxBody)
 		return &b
@@ -156,6 +163,9 @@ func (s *Service) Join() {
 	s.late.reading.Wait()
 	s.commands.reading.Wait()
 }
+
+// SlowAnswers returns how many answers are whole here while their callers still read.
+func (s *Service) SlowAnswers() int { return s.tails.len() }
 
 // Live returns how many runs are live, the detached ones included.
 func (s *Service) Live() int { return s.runs.len() }

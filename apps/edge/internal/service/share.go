@@ -25,6 +25,7 @@ func (s *Service) enter(r *Run) *execution.Failure {
 
 // leave ends a run's life.
 func (s *Service) leave(r *Run) {
+	s.tails.remove(r)
 	s.runs.leave(r)
 	if r.quit != nil { // a run of an earlier edge process is nobody's here
 		r.quit()

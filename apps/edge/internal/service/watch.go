@@ -41,8 +41,9 @@ func (w *watch) begin(attempt uint32, limit time.Duration) {
 	w.armLocked(execution.CodeDispatchTimeout, limit)
 }
 
-// enter records progress of the current attempt.
-func (w *watch) enter(p phase) {
+// enter records progress of the current attempt, and reports whether the node has said before that it is over, so that
+// only its caller's reading is left.
+func (w *watch) enter(p phase) (reading bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.phase = p
@@ -51,19 +52,22 @@ func (w *watch) enter(p phase) {
 		w.why = 0
 		w.timer.Stop()
 	}
+	return p == phaseStreaming && w.ended
 }
 
-// nodeEnded records that the node reported the end of an attempt. Another attempt than the current one is ignored.
-func (w *watch) nodeEnded(attempt uint32, wait time.Duration) {
+// nodeEnded records that the node reported the end of an attempt. Another attempt than the current one is ignored. It
+// reports whether the answer had begun, so that only its caller's reading is left.
+func (w *watch) nodeEnded(attempt uint32, wait time.Duration) (reading bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if attempt != w.attempt || w.ended {
-		return
+		return false
 	}
 	w.ended = true
 	if w.phase == phaseSent || w.phase == phaseAccepted {
 		w.armLocked(execution.CodeProtocol, wait)
 	}
+	return w.phase == phaseStreaming
 }
 
 // at returns the current phase.
