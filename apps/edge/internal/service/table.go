@@ -17,6 +17,7 @@ type table struct {
 	recent    []entry        // a ring once it has its full length
 	next      int            // where the ring's next entry goes
 	index     map[string]int // of recent, by id
+	hearsay   int            // of recent: never live here, known by a node's word only
 
 	busy        sync.WaitGroup // counts the live foreground runs; nothing is added once draining
 	backgrounds sync.WaitGroup // counts the goroutines of background runs; the same
@@ -25,6 +26,7 @@ type table struct {
 // entry is a run that ended.
 type entry struct {
 	RunView
+	hearsay  bool                  // see table
 	unwanted execution.CancelCause // 0, or why its node is to end it if it has it still
 }
 
@@ -88,14 +90,19 @@ func (t *table) leave(r *Run) {
 	}
 }
 
-// recover remembers a run that ended and was never live here. False: it is known.
+// hearsayShare is the part of what is remembered that may be known by nodes' words only: one that invents runs must not
+// push out what happened.
+const hearsayShare = 4
+
+// recover remembers a run that ended and was never live here. False: it is known, or there are too many such.
 func (t *table) recover(v RunView) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, known := t.index[v.RunID]; known || t.live[v.RunID] != nil {
+	if _, known := t.index[v.RunID]; known || t.live[v.RunID] != nil || t.hearsay >= max(t.most/hearsayShare, 1) {
 		return false
 	}
-	t.rememberLocked(entry{RunView: v})
+	t.hearsay++
+	t.rememberLocked(entry{RunView: v, hearsay: true})
 	return true
 }
 
@@ -106,6 +113,9 @@ func (t *table) rememberLocked(e entry) {
 		return
 	}
 	delete(t.index, t.recent[t.next].RunID)
+	if t.recent[t.next].hearsay {
+		t.hearsay--
+	}
 	t.index[e.RunID], t.recent[t.next] = t.next, e
 	t.next = (t.next + 1) % t.most
 }
