@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"iop/apps/edge/internal/admission"
+	"iop/apps/edge/internal/events"
 	"iop/packages/go/execution"
 	"iop/packages/go/transport"
 )
@@ -54,6 +55,7 @@ func (r *Run) placed(g *admission.Grant, by carrier) {
 	r.out.Queued = g.Queued
 	r.out.Attempts++
 	r.where.placed(g, r.attempt, by.kind())
+	r.step(r.here(events.KindRunPlaced))
 	r.watch.begin(r.attempt, r.service.cfg.DispatchLimit)
 }
 
@@ -243,6 +245,9 @@ func (a *attempt) report(phase phase) {
 func (r *Run) retry(g *admission.Grant, f *execution.Failure) {
 	r.out.Tried = append(r.out.Tried, Try{NodeID: g.Node, Adapter: g.Adapter, Code: f.Code})
 	r.where.enter(StateQueued)
+	again := r.here(events.KindRunRetried)
+	again.code = f.Code
+	r.step(again)
 	r.service.cfg.Log.Debug().Str("run_id", r.id).Str("node_id", g.Node).Str("adapter", g.Adapter).
 		Uint32("attempt", r.attempt).Stringer("code", f.Code).Msg("attempt gave its place back")
 }

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"iop/packages/go/execution"
@@ -44,8 +45,9 @@ func (r *Run) detached() {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	var told string
+	missed := false
 	for !r.decided() {
-		end, home := r.where.away()
+		end, home, absent := r.where.away()
 		step := "run is detached"
 		if home != nil {
 			step = "run was adopted"
@@ -60,8 +62,16 @@ func (r *Run) detached() {
 		case home != nil:
 			r.adopted(home)
 			timer.Reset(limit)
+			missed = false
+		case absent && !missed:
+			// How it ended follows what runs, if the node knows it at all: one that was killed may not.
+			timer.Reset(min(r.service.cfg.TerminalWait, limit))
+			missed = true
+			r.await(timer.C, "the node came back without the run and didn't say how it ended")
+		case missed:
+			r.await(timer.C, "the node came back without the run and didn't say how it ended")
 		default:
-			r.await(timer.C)
+			r.await(timer.C, fmt.Sprintf("the node didn't come back within %v after its connection was lost", limit))
 		}
 	}
 }
@@ -86,14 +96,13 @@ func (r *Run) adopted(home Node) {
 	}
 }
 
-// await waits for the node.
-func (r *Run) await(limit <-chan time.Time) {
+// await waits for the node; text is why the run is lost when limit passes.
+func (r *Run) await(limit <-chan time.Time, text string) {
 	select {
 	case <-r.where.changed:
 	case <-r.ctx.Done():
 	case <-limit:
-		r.decide(execution.Failf(execution.CodeNodeLost, execution.OriginEdge,
-			"the node didn't come back within %v after its connection was lost", r.service.cfg.DetachedLimit))
+		r.decide(execution.Failf(execution.CodeNodeLost, execution.OriginEdge, "%s", text))
 	}
 }
 
@@ -156,6 +165,15 @@ func (s *Service) Adopted(nodeID string, generation uint64, running []*pb.Runnin
 	n := s.cfg.Nodes.Lookup(nodeID, generation)
 	if n == nil {
 		return
+	}
+	there := make(map[string]bool, len(running))
+	for _, e := range running {
+		there[e.GetRunId()] = true
+	}
+	for _, r := range s.runs.all() {
+		if r.out.Background && !there[r.id] {
+			r.where.miss(nodeID, generation)
+		}
 	}
 	for _, e := range running {
 		if !e.GetBackground() || !isID(e.GetRunId()) {

@@ -80,7 +80,7 @@ func TestWhoseWordCounts(t *testing.T) {
 		t.Error("a second word on the end counts")
 	}
 	w.placed(&admission.Grant{Place: admission.Place{Node: "a", Adapter: "p"}, Generation: 5}, 3, execution.KindRun)
-	if end, home := w.away(); end != nil || home != nil {
+	if end, home, _ := w.away(); end != nil || home != nil {
 		t.Error("the end of an attempt is that of the next")
 	}
 	w.leave()
@@ -146,4 +146,28 @@ func TestDetachedLimit(t *testing.T) {
 		t.Errorf("the limit took %v", took)
 	}
 	r.once("run-1")
+}
+
+// A node that comes back without a background run, and doesn't say how it ended, has lost it: a node that was killed
+// before it could write it down. Its caller isn't left waiting for the node to come back once more. An end that comes
+// late counts.
+func TestNodeComesBackWithoutTheRun(t *testing.T) {
+	for name, say := range map[string]func(n *fakeNode){
+		"says nothing": nil,
+		"says its end": func(n *fakeNode) { n.far.SendRunEnded(end("run-1", 1, statusComplete, 0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, h := away(t, Config{DetachedLimit: time.Hour, TerminalWait: 4 * short})
+			n := r.join("a", 2, 4, says)
+			if say != nil {
+				say(n)
+			}
+			o := r.result(h)
+			if want := map[bool]execution.Code{false: execution.CodeNodeLost, true: execution.CodeOK}[say != nil]; code(o) != want {
+				t.Errorf("%v, want %v", o.Failure, want)
+			}
+			r.once("run-1")
+			r.idle()
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"iop/apps/edge/internal/admission"
+	"iop/apps/edge/internal/events"
 	"iop/packages/go/execution"
 )
 
@@ -16,6 +17,7 @@ func (a *attempt) take(m *message) {
 	switch m.step {
 	case execution.StepAccepted:
 		a.run.watch.enter(phaseAccepted)
+		a.run.step(a.run.here(events.KindRunAccepted))
 		a.node.Dispatched()
 	case execution.StepRejected:
 		a.lastWord()
@@ -42,6 +44,7 @@ func (a *attempt) streams() (now time.Time) {
 	reading := r.watch.enter(phaseStreaming)
 	r.out.HeadSent = true
 	r.out.FirstByte = now.Sub(r.started)
+	r.step(r.here(events.KindRunFirstByte))
 	if reading && !r.out.Background {
 		r.service.tails.add(r)
 	}

@@ -96,7 +96,8 @@ func (n *fakeNode) DispatchTimeout() { n.timeouts.Add(1) }
 
 // Control takes what the node says on the control stream, as the registry and edge.go do it.
 func (n *fakeNode) Control(m *pb.NodeControl) {
-	if running := m.GetReady().GetRunning(); len(running) > 0 {
+	if m.GetReady() != nil {
+		running := m.GetReady().GetRunning()
 		adopted := make([]admission.Adopted, len(running))
 		for i, e := range running {
 			adopted[i] = admission.Adopted{RunID: e.GetRunId(), Attempt: e.GetAttempt(), Adapter: e.GetAdapter()}

@@ -67,6 +67,7 @@ type Observer interface {
 // ended tells everybody who is to know.
 func (s *Service) ended(r *Run) *Outcome {
 	o := r.finish()
+	r.over(o)
 	s.log(o)
 	for _, observer := range s.cfg.Observers {
 		observer.Ended(o)

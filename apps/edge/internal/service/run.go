@@ -27,6 +27,7 @@ type Run struct {
 	end     context.CancelCauseFunc
 	watch   watch
 	where   whereabouts
+	line    timeline
 	tail    *list.Element // in the service's tails, which guard it; nil = isn't
 	quit    func()        // gives back what its principal's limits counted; set when it enters
 
@@ -77,7 +78,7 @@ func (s *Service) newRun(ctx context.Context, j job, limit time.Duration, out Ou
 	if j == nil {
 		return r
 	}
-	r.request = admission.Request{RunID: out.RunID, Principal: out.Principal}
+	r.request = admission.Request{RunID: out.RunID, Principal: out.Principal, OnWait: r.waits}
 	j.ask(s.cfg.State(), &r.request)
 	r.version = r.request.SetRevision
 	return r

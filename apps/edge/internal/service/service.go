@@ -32,6 +32,8 @@ type Config struct {
 	Commands func() []CommandTarget
 	// Observers are told of each run's end, in the goroutine that drove it, before SubmitProviderTunnel returns.
 	Observers []Observer
+	// Events gets the steps of each run that is live; nil = nobody does.
+	Events Publisher
 	// Log gets one line a run.
 	Log zerolog.Logger
 

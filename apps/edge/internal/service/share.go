@@ -2,6 +2,7 @@ package service
 
 import (
 	"iop/apps/edge/internal/admission"
+	"iop/apps/edge/internal/events"
 	"iop/packages/go/execution"
 )
 
@@ -20,6 +21,7 @@ func (s *Service) enter(r *Run) *execution.Failure {
 		return f
 	}
 	r.quit = leave
+	r.step(step{kind: events.KindRunSubmitted})
 	return nil
 }
 

@@ -28,6 +28,8 @@ type entry struct {
 	RunView
 	hearsay  bool                  // see table
 	unwanted execution.CancelCause // 0, or why its node is to end it if it has it still
+	steps    []step                // not to be changed
+	leftOut  int
 }
 
 func newTable(recent int) *table {
@@ -75,6 +77,7 @@ func (t *table) enterRecovered(r *Run) *execution.Failure {
 // leave ends a run's life. It is remembered until as many others as the table holds have ended.
 func (t *table) leave(r *Run) {
 	e := entry{RunView: r.endedView()}
+	e.steps, e.leftOut = r.line.load(false)
 	if cause, stop := r.unwanted(); stop && e.Background {
 		e.unwanted = cause
 	}

@@ -68,6 +68,7 @@ func TestSlowReadersGo(t *testing.T) {
 		slow = append(slow, r.submit(r.tunnel(fmt.Sprint("slow", i), "{}"), &recorder{onBody: func([]byte) error { <-stuck; return nil }}))
 		r.poll("the place is free while the caller reads", func() bool { return r.held() == 0 && r.svc.SlowAnswers() >= min(i+1, tailBurst) })
 	}
+	r.poll("the first is cut", func() bool { first, _ := r.svc.runs.find("slow0"); return first.decided() })
 	if n := r.svc.SlowAnswers(); n != tailBurst {
 		t.Errorf("%d slow answers", n)
 	}

@@ -25,6 +25,7 @@ type whereabouts struct {
 	placedAt   time.Time
 	home       Node       // the connection that adopted it, nil = none
 	end        *pb.RunEnd // the node's word on how the attempt ended, nil = not yet
+	absent     bool       // the node came back without it
 	left       bool       // the driver looks no more
 }
 
@@ -39,7 +40,7 @@ func (w *whereabouts) placed(g *admission.Grant, attempt uint32, kind execution.
 	defer w.mu.Unlock()
 	w.state, w.kind, w.placedAt = StateRunning, kind, time.Now()
 	w.node, w.adapter, w.generation, w.attempt = g.Node, g.Adapter, g.Generation, attempt
-	w.home, w.end = nil, nil
+	w.home, w.end, w.absent = nil, nil, false
 }
 
 // enter records a state.
@@ -81,19 +82,30 @@ func (w *whereabouts) adopt(n Node, nodeID string, generation uint64, attempt ui
 	case w.left:
 		return false, true
 	}
-	w.home, w.generation, w.state = n, generation, StateRunning
+	w.home, w.generation, w.state, w.absent = n, generation, StateRunning, false
 	w.signalLocked()
 	return true, false
 }
 
+// miss takes a node's word, on a later connection than the one that the run was on, that it isn't running there. It may
+// come before the driver knows that the old one is gone.
+func (w *whereabouts) miss(nodeID string, generation uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if nodeID == w.node && generation > w.generation && w.home == nil && w.end == nil && !w.absent {
+		w.absent = true
+		w.signalLocked()
+	}
+}
+
 // away returns what a driver without a stream has to go by.
-func (w *whereabouts) away() (end *pb.RunEnd, home Node) {
+func (w *whereabouts) away() (end *pb.RunEnd, home Node, absent bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.home == nil && w.end == nil {
 		w.state = StateDetached
 	}
-	return w.end, w.home
+	return w.end, w.home, w.absent
 }
 
 // ended reports whether the node has said how the attempt ended.

@@ -40,7 +40,7 @@ func (h *control) ready(m *pb.Ready) {
 		h.s.cfg.Registry.Fence(h.c, node.FenceProtocol, err.Error())
 		return
 	}
-	if h.s.cfg.Runs != nil && len(m.GetRunning()) > 0 && !h.c.Over() {
+	if h.s.cfg.Runs != nil && !h.c.Over() {
 		h.s.cfg.Runs.Adopted(h.c.NodeID, h.c.Generation, m.GetRunning())
 	}
 }
