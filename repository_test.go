@@ -28,6 +28,7 @@ var mayImport = map[string][]string{
 	"packages/go/httprules":        {},
 	"packages/go/logging":          {},
 	"packages/go/config":           {},
+	"packages/go/patience":         {}, // test support
 	"packages/go/program":          {"packages/go/config", "packages/go/logging"},
 	"packages/go/transport":        {"proto/iop", "packages/go/execution"},
 	"apps/edge/internal/admission": {"packages/go/execution"},
