@@ -13,6 +13,7 @@ import (
 	"iop/apps/node/internal/node"
 	"iop/apps/node/internal/nodetest"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -31,10 +32,9 @@ func started() (*nodetest.Adapter, chan struct{}) {
 func TestCancelRequest(t *testing.T) {
 	for cause := execution.CauseClientGone; cause <= execution.CauseCredentialRevoked; cause++ {
 		adapter, called := started()
-		r := newRig(t, adapter)
+		r := newRig(t, adapter, timers(func(t *node.Timers) { t.AdapterStop = 2 * nodetest.Limit })) // nothing waits for this
 		tn := r.Start("r1")
 		nodetest.Receive(t, "the adapter is called", called)
-		began := time.Now()
 		r.Link.SendCancel("r1", cause)
 		if got := r.CancelResult("r1"); got.GetResult() != pb.CancelOutcome_CANCEL_OUTCOME_CANCELLING {
 			t.Errorf("cancel result = %v", got)
@@ -42,9 +42,6 @@ func TestCancelRequest(t *testing.T) {
 		e := r.RunEnd("r1")
 		if e.GetStatus() != pb.RunStatus_RUN_STATUS_CANCELLED || e.GetCode() != pb.FailureCode(cause.Code()) {
 			t.Errorf("%v: RunEnd = %v", cause, e)
-		}
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("%v: the cancel took %v", cause, took)
 		}
 		if got := tn.Collect(); got.Kinds != "ax" || got.Error.GetCode() != pb.FailureCode(cause.Code()) {
 			t.Errorf("%v: got %q %v %v", cause, got.Kinds, got.Error, got.Err)
@@ -260,31 +257,37 @@ func flood(full chan<- error) func(context.Context, *execution.TunnelRequest, ex
 // place at once, although the edge's reader takes nothing; what it then reads is in order and ends with the terminal.
 func TestCancelWhileTheWindowIsFull(t *testing.T) {
 	for _, byDeadline := range []bool{false, true} {
-		full := make(chan error, 1)
-		r := newRig(t, &nodetest.Adapter{OnTunnel: flood(full)})
-		open := r.TunnelOpen("r1")
-		want := pb.FailureCode_FAILURE_CODE_CLIENT_SLOW
-		if byDeadline {
-			open.GetTunnel().DeadlineMs, want = 300, pb.FailureCode_FAILURE_CODE_DEADLINE
-		}
-		tn := r.Open(open).End()
-		waits := func() bool { return r.mux.Status().Pending == 0 && r.mux.Status().BytesOut > 1<<20 }
-		nodetest.Eventually(t, "the adapter waits for the window", waits)
-		if !byDeadline {
-			r.Link.SendCancel("r1", execution.CauseClientSlow)
-		}
-		if e := r.RunEnd("r1"); e.GetCode() != want || e.GetAbandoned() {
-			t.Errorf("RunEnd = %v", e)
-		}
-		nodetest.Receive(t, "the adapter is woken", full)
-		if n := r.inFlight(); n != 0 {
-			t.Errorf("%d places held", n)
-		}
-		got := tn.Collect()
-		if got.Error.GetCode() != want || len(got.Body) < 1000<<10 || got.Err != nil {
-			t.Errorf("got %d bytes, %v, %v", len(got.Body), got.Error, got.Err)
-		}
-		r.atRest()
+		patience.Widen(t, 300*time.Millisecond, func(deadline time.Duration) (keptUp bool) {
+			full := make(chan error, 1)
+			r := newRig(t, &nodetest.Adapter{OnTunnel: flood(full)})
+			open := r.TunnelOpen("r1")
+			want := pb.FailureCode_FAILURE_CODE_CLIENT_SLOW
+			if byDeadline {
+				open.GetTunnel().DeadlineMs, want = deadline.Milliseconds(), pb.FailureCode_FAILURE_CODE_DEADLINE
+			}
+			tn := r.Open(open).End()
+			waits := func() bool { return r.mux.Status().Pending == 0 && r.mux.Status().BytesOut > 1<<20 }
+			nodetest.Eventually(t, "the adapter waits for the window", func() bool { return waits() || byDeadline && r.inFlight() == 0 && len(full) > 0 })
+			if !waits() {
+				return false
+			}
+			if !byDeadline {
+				r.Link.SendCancel("r1", execution.CauseClientSlow)
+			}
+			if e := r.RunEnd("r1"); e.GetCode() != want || e.GetAbandoned() {
+				t.Errorf("RunEnd = %v", e)
+			}
+			nodetest.Receive(t, "the adapter is woken", full)
+			if n := r.inFlight(); n != 0 {
+				t.Errorf("%d places held", n)
+			}
+			got := tn.Collect()
+			if got.Error.GetCode() != want || len(got.Body) < 1000<<10 || got.Err != nil {
+				t.Errorf("got %d bytes, %v, %v", len(got.Body), got.Error, got.Err)
+			}
+			r.atRest()
+			return true
+		})
 	}
 }
 

@@ -70,6 +70,15 @@ func TestCapabilitiesOfSilentProviders(t *testing.T) {
 			s.adapters = append(s.adapters, &pb.AdapterConfig{Name: name, Kind: "fake", MaxConcurrency: 1, AdapterRevision: 1})
 		}
 	})
+	nodetest.Eventually(t, "two have answered", func() bool {
+		n := 0
+		for _, s := range r.router.Snapshot("edge:1") {
+			if s.Caps.Available {
+				n++
+			}
+		}
+		return n == 2
+	})
 	silent.Store(true)
 	got := map[string]*pb.AdapterState{}
 	for _, a := range r.capabilities("") {

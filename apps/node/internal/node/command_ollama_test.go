@@ -221,7 +221,7 @@ func TestCommandIsCancelled(t *testing.T) {
 					return context.Cause(ctx)
 				}}, timers(func(x *node.Timers) {
 				if how == "deadline" {
-					x.Command = soon
+					x.Command = 10 * soon
 				}
 			}))
 			r.Start("r1").Accepted()

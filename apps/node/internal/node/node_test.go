@@ -185,20 +185,13 @@ func (r *rig) connectRaw(generation uint64) *nodetest.RawEdge {
 	raw := nodetest.NewRawEdge(r.t, edge)
 	r.attach(generation, local)
 	r.session.Serve()
-	nodetest.Eventually(r.t, "Ready", func() bool {
-		for _, m := range raw.Control() {
-			if m.GetReady() != nil {
-				return true
-			}
-		}
-		return false
-	})
+	raw.AwaitReady(r.t)
 	return raw
 }
 
 // §2.D opening: the open read has a limit of its own, and costs only its stream.
 func TestOpenReadLimit(t *testing.T) {
-	r := newRig(t, &nodetest.Adapter{}, timers(func(t *node.Timers) { t.OpenRead = soon }))
+	r := newRig(t, &nodetest.Adapter{}, timers(func(t *node.Timers) { t.OpenRead = 10 * soon }))
 	raw := r.connectRaw(9)
 	if err := errors.Join(raw.OpenStream(2), raw.SendBytes(2, 100, []byte("a part of an open"))); err != nil {
 		t.Fatal(err)

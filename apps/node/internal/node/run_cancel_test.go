@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 	"pgregory.net/rapid"
@@ -31,7 +30,7 @@ func startedRun() (*nodetest.Adapter, chan struct{}) {
 func TestCancelRun(t *testing.T) {
 	for cause := execution.CauseClientGone; cause <= execution.CauseCredentialRevoked; cause++ {
 		adapter, called := startedRun()
-		r := newRig(t, adapter)
+		r := newRig(t, adapter, timers(func(t *node.Timers) { t.AdapterStop = 2 * nodetest.Limit })) // nothing waits for this
 		run := r.StartRun("r1")
 		nodetest.Receive(t, "the adapter is called", called)
 		r.Link.SendCancel("r1", cause)
@@ -360,18 +359,4 @@ func (l *logged) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.out.String()
-}
-
-// A cancel that nobody answers in time is still one: the wait is bounded by the adapter's limit.
-func TestRunCancelIsQuick(t *testing.T) {
-	adapter, called := startedRun()
-	r := newRig(t, adapter)
-	r.StartRun("r1")
-	nodetest.Receive(t, "the adapter is called", called)
-	began := time.Now()
-	r.Link.SendCancel("r1", execution.CauseAPI)
-	r.RunEnd("r1")
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("the cancel took %v", took)
-	}
 }

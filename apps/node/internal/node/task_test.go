@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 	"pgregory.net/rapid"
@@ -196,13 +195,9 @@ func TestTailReachesASlowReader(t *testing.T) {
 		t.Errorf("%d lingering, want 1", s.Lingering)
 	}
 	// §8 "place confirmed behind a slow caller": a second one gets the place while the first's answer waits.
-	began := time.Now()
 	r.adapter.OnTunnel = nil
 	if got := r.Start("second").Collect(); got.Kinds != "ahbe" {
 		t.Errorf("second: %q %v", got.Kinds, got.Rejected)
-	}
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("the second one took %v", took)
 	}
 	r.RunEnd("second")
 	got := slow.Collect()

@@ -1,54 +1,36 @@
 package nodetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
 
-// Limit is how long a test waits for what must happen soon.
-const Limit = 10 * time.Second
+// Limit is how long a test waits for what must happen.
+const Limit = patience.Limit
 
 // Eventually polls until ok.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(Limit); !ok(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("still not after %v: %s\n%s", Limit, what, stacks())
-		}
-	}
+	patience.Until(t, what, ok)
 }
 
 // Receive waits for a value of ch, or its close.
 func Receive[T any](t testing.TB, what string, ch <-chan T) T {
 	t.Helper()
-	timer := time.NewTimer(Limit)
-	defer timer.Stop()
-	select {
-	case v := <-ch:
-		return v
-	case <-timer.C:
-		t.Fatalf("not within %v: %s\n%s", Limit, what, stacks())
-		panic("unreachable")
-	}
-}
-
-func stacks() []byte {
-	buf := make([]byte, 1<<16)
-	return buf[:runtime.Stack(buf, true)]
+	return patience.Receive(t, what, ch)
 }
 
 // ConnPair returns the two ends of a loopback connection.
@@ -84,6 +66,7 @@ type EdgeSide struct {
 // NewEdgeSide runs the edge's end of a registered connection; it ends with the test.
 func NewEdgeSide(t testing.TB, conn net.Conn, generation uint64, cfg transport.Config) *EdgeSide {
 	cfg.Log = zerolog.Nop()
+	cfg.Part = cmp.Or(cfg.Part, 2*Limit)
 	e := &EdgeSide{t: t, Generation: generation, done: make(chan error, 1)}
 	e.news = sync.NewCond(&e.mu)
 	e.Link = transport.NewEdgeLink(conn, cfg, e)
@@ -129,7 +112,7 @@ func (e *EdgeSide) Await(what string, match func(*pb.NodeControl) bool) *pb.Node
 			}
 		}
 		if !time.Now().Before(end) {
-			e.t.Fatalf("not within %v: %s; link: %v; what came: %v\n%s", Limit, what, e.Link.Err(), e.control, stacks())
+			e.t.Fatalf("not within %v: %s; link: %v; what came: %v\n%s", Limit, what, e.Link.Err(), e.control, patience.Stacks())
 		}
 		e.news.Wait()
 	}

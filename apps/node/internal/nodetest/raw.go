@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 
@@ -48,6 +49,14 @@ func NewRawEdge(t testing.TB, conn net.Conn) *RawEdge {
 		<-r.Ended
 	})
 	return r
+}
+
+// AwaitReady waits until the node has said Ready.
+func (r *RawEdge) AwaitReady(t testing.TB) {
+	t.Helper()
+	Eventually(t, "Ready", func() bool {
+		return slices.ContainsFunc(r.Control(), func(m *pb.NodeControl) bool { return m.GetReady() != nil })
+	})
 }
 
 // Frame writes one frame of the multiplexer. For MuxData length is the body's.

@@ -15,9 +15,6 @@ import (
 	pb "iop/proto/iop"
 )
 
-// leaveLimit is how long a connection may take to end after this side said goodbye.
-const leaveLimit = 2 * time.Second
-
 // ending is how a connection that was up ended.
 type ending struct {
 	err     error
@@ -158,7 +155,7 @@ func (c *connection) await(ctx context.Context, quiet <-chan struct{}, limit tim
 // leave says why this side goes, and gives that a moment to arrive.
 func (c *connection) leave(code pb.GoodbyeCode) {
 	c.mux.SendGoodbye(&pb.Goodbye{Code: code})
-	timer := time.NewTimer(leaveLimit)
+	timer := time.NewTimer(c.link.cfg.Timers.Leave)
 	defer timer.Stop()
 	select {
 	case <-c.mux.Down():

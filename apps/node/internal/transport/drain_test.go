@@ -8,6 +8,7 @@ import (
 
 	"iop/apps/node/internal/nodetest"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -104,26 +105,31 @@ func TestDrainLetsWorkFinish(t *testing.T) {
 // TU-30: a run that is longer than the drain limit is cancelled and has one terminal that says so; cancels work
 // meanwhile.
 func TestDrainLimit(t *testing.T) {
-	r := newRig(t, &nodetest.Adapter{OnTunnel: nodetest.Hang}, func(c *Config) { c.Timers.Drain = 100 * time.Millisecond })
-	edge := r.serve(7)
-	long, cancelled := edge.Start("long"), edge.Start("cancelled")
-	long.Accepted()
-	cancelled.Accepted()
-	r.link.Drain()
-	edge.Link.SendCancel("cancelled", execution.CauseAPI)
-	if e := edge.RunEnd("cancelled"); e.GetCode() != pb.FailureCode_FAILURE_CODE_CANCELLED {
-		t.Errorf("RunEnd = %v", e)
-	}
-	cancelled.Collect()
-	got := long.Collect()
-	if got.Kinds != "x" || got.Error.GetCode() != pb.FailureCode_FAILURE_CODE_NODE_DRAINING {
-		t.Errorf("got %q %v %v", got.Kinds, got.Error, got.Err)
-	}
-	if e := edge.RunEnd("long"); e.GetStatus() != pb.RunStatus_RUN_STATUS_CANCELLED || e.GetCode() != pb.FailureCode_FAILURE_CODE_NODE_DRAINING {
-		t.Errorf("RunEnd = %v", e)
-	}
-	edge.Goodbye()
-	r.exits()
+	patience.Widen(t, 100*time.Millisecond, func(limit time.Duration) (keptUp bool) {
+		r := newRig(t, &nodetest.Adapter{OnTunnel: nodetest.Hang}, func(c *Config) { c.Timers.Drain = limit })
+		edge := r.serve(7)
+		long, cancelled := edge.Start("long"), edge.Start("cancelled")
+		long.Accepted()
+		cancelled.Accepted()
+		began := time.Now()
+		r.link.Drain()
+		edge.Link.SendCancel("cancelled", execution.CauseAPI)
+		e := edge.RunEnd("cancelled")
+		if keptUp = time.Since(began) < limit; keptUp && e.GetCode() != pb.FailureCode_FAILURE_CODE_CANCELLED {
+			t.Errorf("RunEnd = %v", e)
+		}
+		cancelled.Collect()
+		got := long.Collect()
+		if got.Kinds != "x" || got.Error.GetCode() != pb.FailureCode_FAILURE_CODE_NODE_DRAINING {
+			t.Errorf("got %q %v %v", got.Kinds, got.Error, got.Err)
+		}
+		if e := edge.RunEnd("long"); e.GetStatus() != pb.RunStatus_RUN_STATUS_CANCELLED || e.GetCode() != pb.FailureCode_FAILURE_CODE_NODE_DRAINING {
+			t.Errorf("RunEnd = %v", e)
+		}
+		edge.Goodbye()
+		r.exits()
+		return keptUp
+	})
 }
 
 // §2.B draining: the link is lost → exit, since nothing can be running any more.
@@ -157,7 +163,7 @@ func TestKill(t *testing.T) {
 			t.Errorf("goodbye = %v", g)
 		}
 		r.exits()
-		if took := time.Since(began); took > 4*time.Second {
+		if took := time.Since(began); took > nodetest.Limit/2 { // it is to wait for nothing that has a limit
 			t.Errorf("it took %v", took)
 		}
 		close(stop)

@@ -60,6 +60,7 @@ type Timers struct {
 	BackoffPermanent time.Duration // after a refusal that only a person can cure (5 min)
 	Drain            time.Duration // executions may go on after Drain (30 s)
 	Stop             time.Duration // executions may take to end after their cancel (11 s)
+	Leave            time.Duration // a connection may take to end after the Goodbye (2 s)
 	SleepTick        time.Duration // between two looks whether the machine was asleep (2 s)
 }
 
@@ -72,6 +73,7 @@ func (t Timers) withDefaults() Timers {
 		BackoffPermanent: cmp.Or(t.BackoffPermanent, 5*time.Minute),
 		Drain:            cmp.Or(t.Drain, 30*time.Second),
 		Stop:             cmp.Or(t.Stop, 11*time.Second),
+		Leave:            cmp.Or(t.Leave, 2*time.Second),
 		SleepTick:        cmp.Or(t.SleepTick, 2*time.Second),
 	}
 }

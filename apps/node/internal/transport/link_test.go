@@ -10,6 +10,7 @@ import (
 
 	"iop/apps/node/internal/nodetest"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -110,13 +111,11 @@ func TestBuilding(t *testing.T) {
 				r.serve(8) // and the next connection is fine
 				return
 			}
-			if err := edge.Link.Probe(probe); err != nil {
-				t.Fatal(err)
-			}
+			r.heard(edge)
 			close(answer)
 			edge.Ready()
-			if c.name == "CancelRequest" && r.late.of("control") != 1 {
-				t.Error("the early cancel isn't counted")
+			if c.name == "CancelRequest" {
+				nodetest.Eventually(t, "the early cancel is counted, with what heard sent", func() bool { return r.late.of("control") == 2 })
 			}
 			if got := edge.Start("r1").Collect(); got.Kinds != "ahbe" {
 				t.Errorf("got %q %v", got.Kinds, got.Err)
@@ -136,19 +135,12 @@ func TestConfigRefresh(t *testing.T) {
 	}})
 	edge, _ := r.accept(7)
 	r.state(StateBuilding)
-	probe, cancel := context.WithTimeout(context.Background(), nodetest.Limit)
-	defer cancel()
 	for n := uint64(2); n <= 4; n++ {
 		edge.Link.SendRefresh(projection(n))
-		if err := edge.Link.Probe(probe); err != nil { // each goes out by itself
-			t.Fatal(err)
-		}
+		r.heard(edge) // each goes out by itself
 	}
 	answer <- struct{}{} // to the probe of projection 1
 	nodetest.Eventually(t, "the newest one is being built", func() bool { return r.adapter.Probes.Load() == 2 })
-	if err := edge.Link.Probe(probe); err != nil {
-		t.Fatal(err)
-	}
 	if n := edge.Seen(func(m *pb.NodeControl) bool { return m.GetReady() != nil }); n != 0 {
 		t.Error("Ready for a projection that was overtaken")
 	}
@@ -160,8 +152,9 @@ func TestConfigRefresh(t *testing.T) {
 	if got := edge.Ready(); got.GetProjection() != 5 {
 		t.Errorf("ready = %v", got)
 	}
+	counted := r.late.of("control")
 	edge.Link.SendRefresh(projection(3))
-	nodetest.Eventually(t, "the older one is counted", func() bool { return r.late.of("control") == 1 })
+	nodetest.Eventually(t, "the older one is counted", func() bool { return r.late.of("control") == counted+1 })
 	bad := projection(6)
 	bad.Adapters[0].Name = ""
 	edge.Link.SendRefresh(bad)
@@ -218,12 +211,12 @@ func TestSilentEdge(t *testing.T) {
 	r := newRig(t, &nodetest.Adapter{OnTunnel: nodetest.Hang})
 	resp := acceptance(7, projection(1))
 	resp.Limits = &pb.Limits{HeartbeatMs: 50, DeadMs: 150}
+	began := time.Now()
 	conn, _ := r.answer(resp)
 	go func() { _, _ = io.Copy(io.Discard, conn) }() // takes everything, says nothing
-	began := time.Now()
 	next := nodetest.Receive(t, "the node dials again", r.dials)
 	defer next.Close()
-	if took := time.Since(began); took < 150*time.Millisecond || took > 5*time.Second {
+	if took := time.Since(began); took < 150*time.Millisecond {
 		t.Errorf("given up after %v, want 150ms", took)
 	}
 	conn.Close()
@@ -235,7 +228,7 @@ func TestControlFaults(t *testing.T) {
 	r := newRig(t, &nodetest.Adapter{})
 	conn, _ := r.answer(acceptance(7, projection(1)))
 	raw := nodetest.NewRawEdge(t, conn)
-	r.state(StateServing)
+	raw.AwaitReady(t) // before it has opened the control stream, the node hears nothing there
 	for _, m := range []*pb.EdgeControl{
 		{Message: &pb.EdgeControl_RunEndedAck{RunEndedAck: &pb.RunEndedAck{RunIds: []string{"r"}}}},
 		{Message: &pb.EdgeControl_CredentialRevoked{CredentialRevoked: &pb.CredentialRevoked{Slot: "s"}}},
@@ -370,25 +363,25 @@ func TestWakeWhileBuilding(t *testing.T) {
 // §2.B "ReadyAck: reset backoff after 30 s stable", TU-23, faults row 35: the waits of a flapping link grow although
 // each connection came up; they are small again after one that lived long enough.
 func TestBackoffResetsAfterStableLink(t *testing.T) {
-	for _, stable := range []bool{false, true} {
-		r := newRig(t, &nodetest.Adapter{}, func(c *Config) {
-			if stable {
-				c.Timers.BackoffReset = time.Millisecond
-			}
-		})
-		for generation := uint64(1); generation <= 6; generation++ {
-			edge := r.serve(generation)
-			if stable && generation == 6 {
-				lived := time.NewTimer(100 * time.Millisecond)
-				<-lived.C
-			}
-			edge.Link.Close(transport.ReasonLost)
-		}
-		edge, _ := r.accept(7) // not confirmed, so it isn't stable, however long it lives
-		edge.Ready()
-		r.stop()
-		if tries := r.link.backoff.tries; stable && tries != 1 || !stable && tries != 6 {
-			t.Errorf("stable %v: %d tries", stable, tries)
-		}
+	if tries := flap(t, time.Hour, 0); tries != 6 {
+		t.Errorf("without a stable link: %d tries", tries)
 	}
+	patience.Widen(t, 100*time.Millisecond, func(life time.Duration) bool { return flap(t, time.Millisecond, life) == 1 })
+}
+
+// flap loses six links, of which the last one lived for a while, and returns how many tries the node counts then.
+func flap(t *testing.T, reset, life time.Duration) (tries int) {
+	r := newRig(t, &nodetest.Adapter{}, func(c *Config) { c.Timers.BackoffReset = reset })
+	for generation := uint64(1); generation <= 6; generation++ {
+		edge := r.serve(generation)
+		if generation == 6 {
+			lived := time.NewTimer(life)
+			<-lived.C
+		}
+		edge.Link.Close(transport.ReasonLost)
+	}
+	edge, _ := r.accept(7) // not confirmed, so it isn't stable, however long it lives
+	edge.Ready()
+	r.stop()
+	return r.link.backoff.tries
 }

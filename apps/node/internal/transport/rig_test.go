@@ -53,7 +53,8 @@ func (l *lateCounter) of(kind string) int     { l.mu.Lock(); defer l.mu.Unlock()
 func quick(c *Config) {
 	c.Timers = Timers{Handshake: nodetest.Limit, BackoffStart: time.Millisecond, BackoffMax: 4 * time.Millisecond,
 		BackoffReset: time.Hour, BackoffPermanent: 20 * time.Millisecond, Drain: nodetest.Limit, Stop: nodetest.Limit,
-		SleepTick: time.Millisecond}
+		Leave: 2 * nodetest.Limit, SleepTick: time.Millisecond}
+	c.Mux.Part = 2 * nodetest.Limit
 }
 
 func newRig(t testing.TB, adapter *nodetest.Adapter, change ...func(*Config)) *rig {
@@ -165,6 +166,21 @@ func (r *rig) serve(generation uint64) *nodetest.EdgeSide {
 	edge.Link.SendReadyAck(ready.GetProjection(), true)
 	nodetest.Receive(r.t, "OnReady", r.ready)
 	return edge
+}
+
+// heard waits until the node has taken all that edge sent before: a message that has no business there is counted. The
+// probe alone wouldn't do, which any byte of the node answers; but what was sent before it went out before it.
+func (r *rig) heard(edge *nodetest.EdgeSide) {
+	r.t.Helper()
+	before := r.late.of("control")
+	probe, cancel := context.WithTimeout(context.Background(), nodetest.Limit)
+	defer cancel()
+	if err := edge.Link.Probe(probe); err != nil {
+		r.t.Fatal(err)
+	}
+	edge.Link.SendRunEndedAck("nobody")
+	// What it sent before counts, too, where it has no business.
+	nodetest.Eventually(r.t, "the node has heard all", func() bool { return r.late.of("control") > before })
 }
 
 func (r *rig) state(want State) {
