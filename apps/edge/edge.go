@@ -96,7 +96,7 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 	})
 	places := &places{Scheduler: g.scheduler}
 	registry = node.New(node.Config{State: current, Scheduler: places, Events: bus, Generations: generations, Log: opts.Log})
-	l.registry = registry
+	l.registry, l.waiting = registry, func() { g.service.Reconfigured() }
 	view := &view{registry: registry, scheduler: g.scheduler, places: places}
 	metrics := admin.NewMetrics(opts.Version, admin.Sources{
 		Nodes: view.nodes, Places: g.scheduler.Snapshot, OpenStreams: view.openStreams,

@@ -22,6 +22,7 @@ type live struct {
 	state       atomic.Pointer[config.State]
 	generations *node.Generations
 	registry    *node.Registry
+	waiting     func()        // has those who wait look again
 	bound       config.Listen // what listen became; set before follow
 	mu          sync.Mutex    // of reload
 }
@@ -78,6 +79,7 @@ func (l *live) reload(why string) {
 		// Whoever asks from here on gets the new one, and what is connected is brought in line after.
 		l.state.Store(state)
 		l.registry.Reconfigured(transport.MustPayload)
+		l.waiting()
 		l.log.Info().Str("why", why).Uint64("version", state.Version).Strs("changed", old.Edge.Differs(next)).Msg("configuration reloaded")
 	}
 }

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"iop/packages/go/execution"
@@ -21,11 +22,29 @@ type waiter struct {
 	prev, next *waiter // in the line
 	grant      *Grant
 	refusal    *execution.Failure
+	recalled   bool
 	settled    bool
 }
 
+// ErrRecalled is what Acquire returns to those who waited when [Scheduler.Recall] was called.
+var ErrRecalled = errors.New("what is asked for is to be looked at again")
+
+// Recall sends everybody who waits back to their callers with [ErrRecalled], since what they ask for may mean something
+// else by now. Who asks again stands where it stood.
+func (s *Scheduler) Recall() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for len(s.waiting) > 0 {
+		w := s.waiting[0].any()
+		w.recalled = true
+		s.settleLocked(w, nil, nil, now)
+		s.dropUnusedLocked(w.set)
+	}
+}
+
 // Acquire returns a place for r, at once or after waiting. The error is a *execution.Failure (queue_full,
-// queue_timeout, no_node, edge_draining, each with RetryAfter; duplicate_run) or ctx's cause. A request whose ctx ends
+// queue_timeout, no_node, edge_draining, each with RetryAfter; duplicate_run), [ErrRecalled] or ctx's cause. A request whose ctx ends
 // leaves the queue at once and never holds a place afterwards.
 func (s *Scheduler) Acquire(ctx context.Context, r *Request) (*Grant, error) {
 	if ctx.Err() != nil {
@@ -54,7 +73,10 @@ func (s *Scheduler) Acquire(ctx context.Context, r *Request) (*Grant, error) {
 		s.leave(w)
 		return nil, context.Cause(ctx)
 	}
-	if w.grant == nil {
+	switch {
+	case w.recalled:
+		return nil, ErrRecalled
+	case w.grant == nil:
 		return nil, w.refusal
 	}
 	return w.grant, nil

@@ -496,3 +496,36 @@ func TestAcquireOfTheGone(t *testing.T) {
 	}
 	wantInFlight(t, s, 0)
 }
+
+// protocol §2.F reload: who waits is sent back to look again, and stands where it stood when it asks again; what it has
+// waited counts.
+func TestRecall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		s.Publish(oneNode("n", 1))
+		s.Recall() // nobody
+		busy := mustGrant(t, s, request("busy"))
+		busy.Sent()
+		first, second := request("first"), request("second")
+		one, two := begin(s, first), begin(s, second)
+		time.Sleep(40 * time.Second)
+		s.Recall()
+		for _, p := range []*pending{one, two} {
+			if o := p.now(t); !errors.Is(o.err, ErrRecalled) || o.grant != nil {
+				t.Fatalf("%+v, %v", o.grant, o.err)
+			}
+		}
+		if snap := s.Snapshot(); snap.Queued != 0 || len(snap.Sets) != 1 {
+			t.Fatalf("%+v", snap)
+		}
+		two, one = begin(s, second), begin(s, first)
+		time.Sleep(10 * time.Second)
+		end(t, s, busy)
+		if g := one.granted(t); g.Queued != 50*time.Second || g.Position != 1 {
+			t.Errorf("queued %v at %d", g.Queued, g.Position)
+		}
+		two.waits(t)
+		time.Sleep(10 * time.Second)
+		two.refused(t, execution.CodeQueueTimeout) // a minute in all
+	})
+}

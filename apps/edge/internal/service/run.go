@@ -119,6 +119,10 @@ func (r *Run) drive() {
 		r.request.Attempt = r.attempt
 		r.request.Weight = r.service.weight(r.out.Principal)
 		grant, err := r.service.cfg.Scheduler.Acquire(r.ctx, &r.request)
+		if err == admission.ErrRecalled {
+			r.recalled()
+			continue
+		}
 		if err != nil {
 			r.refused(err)
 			return
@@ -128,6 +132,16 @@ func (r *Run) drive() {
 			r.detached()
 		}
 	}
+}
+
+// recalled looks at what the run asks for by the configuration in force: it may be asked for elsewhere now, or not at all.
+func (r *Run) recalled() {
+	state := r.service.cfg.State()
+	if _, f := r.job.readmit(state, &r.request); f != nil {
+		r.decide(f)
+		return
+	}
+	r.version = state.Version
 }
 
 // armDeadline bounds the run by its deadline, if it has one.

@@ -70,7 +70,7 @@ func (j *tunnelJob) readmit(state *config.State, r *admission.Request) (bool, *e
 	if f := j.possible(state); f != nil {
 		return false, f
 	}
-	r.SetRevision = state.Version
+	r.SetRevision, r.Wait = state.Version, route.Queue.Wait
 	if !same {
 		r.Queue, r.Set, r.Match = route.Model, j.set(), j.match()
 	}

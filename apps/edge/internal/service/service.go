@@ -169,6 +169,9 @@ func (s *Service) Join() {
 // SlowAnswers returns how many answers are whole here while their callers still read.
 func (s *Service) SlowAnswers() int { return s.tails.len() }
 
+// Reconfigured lets the runs that wait look at what they ask for by the configuration in force, which has just changed.
+func (s *Service) Reconfigured() { s.cfg.Scheduler.Recall() }
+
 // Live returns how many runs are live, the detached ones included.
 func (s *Service) Live() int { return s.runs.len() }
 

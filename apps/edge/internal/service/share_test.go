@@ -138,3 +138,40 @@ func TestFaultyAdapterIsTakenOut(t *testing.T) {
 		})
 	}
 }
+
+// protocol §2.F reload: who waits is led by the configuration in force, and refused when it leads nowhere any more.
+func TestReconfiguredWhileWaiting(t *testing.T) {
+	release := make(chan struct{})
+	r := newRig(t, setup{nodes: []string{"a", "b"}, capacity: 1, route: ", nodes: [a]", work: func(w *work) { <-release; w.answer("from " + w.node.id) }})
+	defer close(release)
+	busy := r.submit(r.tunnel("busy", "{}"), &recorder{})
+	r.poll("a is busy", func() bool { return r.held() == 1 })
+	waits := r.submit(r.tunnel("waits", "{}"), &recorder{})
+	r.poll("one waits", func() bool { return r.sched.Snapshot().Queued == 1 })
+
+	old := r.state.Load()
+	edge := *old.Edge
+	edge.Routes = []config.Route{*old.Route("m")}
+	edge.Routes[0].Nodes = []string{"b"}
+	r.state.Store(config.NewState(&edge, old.Version+1, old))
+	r.svc.Reconfigured()
+	r.poll("it goes where the route leads now", func() bool { return r.held() == 2 })
+
+	lost := r.submit(r.tunnel("lost", "{}"), &recorder{})
+	r.poll("another waits", func() bool { return r.sched.Snapshot().Queued == 1 })
+	none := edge
+	none.Routes = nil
+	r.state.Store(config.NewState(&none, old.Version+2, r.state.Load()))
+	r.svc.Reconfigured()
+	if o := r.outcome(lost); code(o) != execution.CodeUnknownModel || !o.Failure.NothingSent {
+		t.Errorf("a request whose route is gone: %v", o.Failure)
+	}
+	release <- struct{}{}
+	release <- struct{}{}
+	if o := r.outcome(waits); !o.OK() || o.NodeID != "b" || waits.text() != "from b" {
+		t.Errorf("%v at %s: %q", o.Failure, o.NodeID, waits.text())
+	}
+	if o := r.outcome(busy); !o.OK() {
+		t.Errorf("what ran: %v", o.Failure)
+	}
+}
