@@ -25,7 +25,7 @@ var endless = ask{Kind: kindChat, Messages: user("loop"), MaxTokens: 1 << 20, St
 // A caller that leaves in the middle of a stream ends the generation: the provider's only slot takes the next request.
 // (CA-01)
 func TestLeaving(t *testing.T) {
-	for _, c := range clients(t) {
+	for _, c := range clients() {
 		for _, w := range slowWays {
 			if !the.has(w.provider) || !slices.Contains(w.as, c.api) && !slices.Contains(w.run, c.api) {
 				continue
@@ -87,7 +87,7 @@ func generated(t *testing.T, addr string) int {
 
 // A provider that dies in the middle of its answer is an error in every client: none takes what came for the whole.
 func TestProviderDies(t *testing.T) {
-	for _, c := range clients(t) {
+	for _, c := range clients() {
 		for _, route := range []string{"mortal", "mortal-anthropic"} {
 			t.Run(c.name+"/"+route, func(t *testing.T) {
 				server, err := procs.StartLlama(context.WithoutCancel(t.Context()), the.dir, "slow.gguf", the.mortal, "-np", "1")

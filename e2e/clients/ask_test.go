@@ -35,16 +35,16 @@ type client struct {
 	name string
 	api  string
 	also []string // what it can beside chat
-	// unseen are the parts of an answer that the client doesn't show to its caller: reasoning, usage.
-	unseen []string
+	// odd says why the client doesn't get the known answer of a provider itself, by provider and name of the conversation.
+	odd map[string]string
+	// fromStart: the client takes the input's tokens from the beginning of a stream, where neither a run nor Ollama knows them.
+	fromStart bool
 	// words are what the client calls the finish reasons of a run, where that isn't the API's own word.
 	words map[string]string
 	ask   func(ctx context.Context, p place, a ask) answer
 }
 
 func (c client) can(kind string) bool { return kind == kindChat || slices.Contains(c.also, kind) }
-
-func (c client) sees(part string) bool { return !slices.Contains(c.unseen, part) }
 
 // place is where a client asks. JSON tags are those of the runner of npm's clients.
 type place struct {

@@ -11,7 +11,7 @@ import (
 // A model that nobody has is each API's own 404, with the failure's code where the API has a place for it.
 func TestUnknownModel(t *testing.T) {
 	says := map[string][]string{apiOpenAI: {"unknown_model"}, apiAnthropic: {"not_found_error", "unknown_model"}, apiOllama: {"not found"}}
-	for _, c := range clients(t) {
+	for _, c := range clients() {
 		for _, stream := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/stream=%t", c.name, stream), func(t *testing.T) {
 				got := talk(t, c, the.through("nobody-has-this"), ask{Messages: user("hi"), MaxTokens: 9, Stream: stream})
@@ -36,7 +36,7 @@ func refused(t *testing.T, got answer, status int, says ...string) {
 // The edge takes the key as each client sends it, and refuses another one as the client's API does.
 func TestKeys(t *testing.T) {
 	says := map[string][]string{apiOpenAI: {"unauthorized"}, apiAnthropic: {"authentication_error"}}
-	for _, c := range clients(t) {
+	for _, c := range clients() {
 		t.Run(c.name, func(t *testing.T) {
 			right := place{Base: "http://" + the.guarded, Model: "tiny", Key: rightKey}
 			wrong := right
@@ -54,7 +54,7 @@ func TestKeys(t *testing.T) {
 
 // A provider that wants a key refuses the caller's in its own words, also the right one: that key is for the edge.
 func TestProvidersOwnKey(t *testing.T) {
-	for _, c := range clients(t) {
+	for _, c := range clients() {
 		if c.api == apiOllama {
 			continue
 		}
@@ -88,7 +88,7 @@ func TestRefusedMembers(t *testing.T) {
 		{apiOllama, "tiny", "num_ctx", 4096, "options.num_ctx"},
 		{apiOllama, "tiny", "temperature", 7, "temperature"},
 	} {
-		for _, c := range clients(t) {
+		for _, c := range clients() {
 			if c.api != tt.api || !slices.Contains(c.also, kindExtra) {
 				continue
 			}
@@ -102,7 +102,7 @@ func TestRefusedMembers(t *testing.T) {
 
 // Calls side by side, which the models of the real providers don't make: the embedded one does.
 func TestCallsSideBySide(t *testing.T) {
-	for _, c := range clients(t) {
+	for _, c := range clients() {
 		for _, stream := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/stream=%t", c.name, stream), func(t *testing.T) {
 				got := talk(t, c, the.through("many"), ask{Messages: user("hi loopback: tools=3 delay=0s"), MaxTokens: 200, Tools: true, Stream: stream})

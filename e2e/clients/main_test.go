@@ -35,6 +35,7 @@ type world struct {
 	edge                         string              // of the site whose routes reach all of them
 	guarded                      string              // of an edge that wants a key
 	models                       []string            // the names of the routes, sorted
+	npm                          *npm                // nil = npm's clients can't be had here
 
 	ends []func() error
 }
@@ -91,7 +92,17 @@ func (w *world) start(ctx context.Context, bin, provider string) error {
 		return err
 	}
 	w.dir, w.mortal = provider, addr
-	return w.startSites(ctx, bin)
+	if err := w.startSites(ctx, bin); err != nil {
+		return err
+	}
+	n, err := startNPM(ctx, os.Getenv("IOP_CACHE"))
+	if err != nil {
+		fmt.Println("skipped: npm's clients, since they can't be had here:", err)
+		return nil
+	}
+	w.npm = n
+	w.ends = append(w.ends, n.stop)
+	return nil
 }
 
 func (w *world) startOllama(ctx context.Context, models string) error {

@@ -1,6 +1,7 @@
 package clients
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -52,7 +53,7 @@ func others() []other {
 
 // What only tunnels carry is the provider's, too.
 func TestOtherRequestsSameAsDirectly(t *testing.T) {
-	for _, c := range clients(t) {
+	for _, c := range clients() {
 		t.Run(c.name, func(t *testing.T) {
 			for _, o := range others() {
 				if o.api != c.api || !c.can(o.ask.Kind) {
@@ -106,7 +107,7 @@ func TestOtherRequestsRendered(t *testing.T) {
 		{"llama-anthropic", apiOpenAI, ask{Kind: kindResponses, Messages: user("hi")}, said{fails: noAdapter}},
 		{"llama-openai", apiAnthropic, ask{Kind: kindCount, Messages: user("hi")}, said{fails: noAdapter}},
 	} {
-		for _, c := range clients(t) {
+		for _, c := range clients() {
 			if c.api != tt.api || !c.can(tt.ask.Kind) {
 				continue
 			}
@@ -127,7 +128,7 @@ func TestOtherRequestsRendered(t *testing.T) {
 // A caller's list has what it may ask for: the routes. Each of them can be looked at.
 func TestLists(t *testing.T) {
 	want := the.models
-	for _, c := range clients(t) {
+	for _, c := range clients() {
 		t.Run(c.name, func(t *testing.T) {
 			for _, kind := range []string{kindList, kindModel} {
 				if !c.can(kind) {
@@ -159,28 +160,42 @@ func TestOllamasLists(t *testing.T) {
 	if !the.has(providerOllama) {
 		t.Skip("no Ollama")
 	}
-	for _, c := range clients(t) {
+	for _, c := range clients() {
 		if c.api != apiOllama || !c.can(kindList) {
 			continue
 		}
 		for _, kind := range []string{kindList, kindRunning} {
 			t.Run(c.name+"/"+kind, func(t *testing.T) {
-				direct, got := talk(t, c, the.direct(providerOllama), ask{Kind: kind}), talk(t, c, the.through("otiny"), ask{Kind: kind})
-				if direct.Error != nil || len(direct.Names) == 0 {
-					t.Errorf("the Ollama itself has %v, %v", direct.Names, direct.Error)
+				if got := talk(t, c, the.direct(providerOllama), ask{Messages: user("hi"), MaxTokens: 1}); got.Error != nil {
+					t.Fatal(got.Error) // it is loaded now
 				}
-				for i, name := range direct.Names {
-					at := slices.Index(got.Names, name)
-					if at < 0 {
-						t.Errorf("%s isn't in the list %v", name, got.Names)
-						continue
+				var wrong string
+				defer func() {
+					if t.Failed() {
+						t.Log(wrong)
 					}
-					one, other := answer{Raw: direct.Raw[i : i+1]}, answer{Raw: got.Raw[at : at+1]}
-					if got, want := same(t, other), same(t, one); got != want {
-						t.Error(difference(got, want))
-					}
-				}
+				}()
+				eventually(t, listAge, "the lists are the same", func() bool { wrong = entriesDiffer(t, c, kind); return wrong == "" })
 			})
 		}
 	}
+}
+
+func entriesDiffer(t *testing.T, c client, kind string) string {
+	t.Helper()
+	direct, got := talk(t, c, the.direct(providerOllama), ask{Kind: kind}), talk(t, c, the.through("otiny"), ask{Kind: kind})
+	if direct.Error != nil || len(direct.Names) == 0 {
+		return fmt.Sprintf("the Ollama itself has %v, %v", direct.Names, direct.Error)
+	}
+	for i, name := range direct.Names {
+		at := slices.Index(got.Names, name)
+		if at < 0 {
+			return fmt.Sprintf("%s isn't in the list %v", name, got.Names)
+		}
+		one, other := answer{Raw: direct.Raw[i : i+1]}, answer{Raw: got.Raw[at : at+1]}
+		if got, want := same(t, other), same(t, one); got != want {
+			return difference(got, want)
+		}
+	}
+	return ""
 }

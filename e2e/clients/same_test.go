@@ -33,6 +33,7 @@ func same(t *testing.T, a answer) string {
 var (
 	ids       = regexp.MustCompile(`^((chatcmpl|cmpl|msg|call|toolu|resp|rs|fc|req|run)[-_][A-Za-z0-9_-]+|[A-Za-z0-9]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
 	moments   = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d`)
+	requests  = regexp.MustCompile(`req_[0-9a-f]{24}`) // within the text of an error
 	durations = regexp.MustCompile(`^created(_at|At)?$|^completed_at$|_duration$|_ms$|_per_second$`)
 )
 
@@ -58,6 +59,10 @@ func plain(v any, key string, seen map[string]string) any {
 		switch object, err := decode([]byte(v)); {
 		case err == nil && strings.HasPrefix(v, "{"): // arguments, whose members Ollama writes in any order, or an error's body
 			return plain(object, key, seen)
+		case key == "parameters" || key == "modelfile": // an Ollama shows them in any order
+			lines := strings.Split(v, "\n")
+			slices.Sort(lines)
+			return strings.Join(lines, "\n")
 		case moments.MatchString(v):
 			return "a time"
 		case ids.MatchString(v):
@@ -66,6 +71,7 @@ func plain(v any, key string, seen map[string]string) any {
 			}
 			return seen[v]
 		}
+		return requests.ReplaceAllString(v, "a request")
 	case json.Number:
 		if durations.MatchString(key) {
 			return "a time"
