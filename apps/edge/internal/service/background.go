@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"iop/apps/edge/internal/events"
 	"iop/packages/go/execution"
 	pb "iop/proto/iop"
 )
@@ -48,12 +49,12 @@ func (r *Run) detached() {
 	missed := false
 	for !r.decided() {
 		end, home, absent := r.where.away()
-		step := "run is detached"
+		kind, step := events.KindRunDetached, "run is detached"
 		if home != nil {
-			step = "run was adopted"
+			kind, step = events.KindRunAdopted, "run was adopted"
 		}
 		if end == nil && step != told { // else it was woken by what it knows already
-			r.log(step)
+			r.tell(kind, step)
 			told = step
 		}
 		switch {
@@ -124,14 +125,15 @@ func (r *Run) unwanted() (execution.CancelCause, bool) {
 	return cause, f != nil
 }
 
-// log writes a line about a step in a background run's life.
-func (r *Run) log(step string) {
+// tell records a step in the life of a background run without a stream, and writes a line about it.
+func (r *Run) tell(kind events.Kind, text string) {
 	w := &r.where
 	w.mu.Lock()
-	node, adapter, generation, attempt := w.node, w.adapter, w.generation, w.attempt
+	s := step{kind: kind, node: w.node, adapter: w.adapter, generation: w.generation, attempt: w.attempt}
 	w.mu.Unlock()
-	r.service.cfg.Log.Info().Str("run_id", r.id).Str("node_id", node).Str("adapter", adapter).
-		Uint64("connection_generation", generation).Uint32("attempt", attempt).Msg(step)
+	r.step(s)
+	r.service.cfg.Log.Info().Str("run_id", r.id).Str("node_id", s.node).Str("adapter", s.adapter).
+		Uint64("connection_generation", s.generation).Uint32("attempt", s.attempt).Msg(text)
 }
 
 // RunEnded tells the service that a node reported the end of an attempt; held says that it freed a place of that
@@ -143,6 +145,7 @@ func (s *Service) RunEnded(nodeID string, generation uint64, e *pb.RunEnd, held 
 	switch {
 	case r == nil:
 		if e.GetBackground() && !known && isID(e.GetRunId()) && s.runs.recover(recoveredView(nodeID, generation, e)) {
+			s.publishRecovered(nodeID, generation, e)
 			s.cfg.Log.Info().Str("run_id", e.GetRunId()).Str("node_id", nodeID).
 				Uint64("connection_generation", generation).Stringer("status", e.GetStatus()).
 				Msg("run of an earlier edge process has ended")
@@ -220,6 +223,7 @@ func (s *Service) recoverLive(n Node, nodeID string, generation uint64, e *pb.Ru
 		r.end(errDeparted)
 		return
 	}
+	r.step(step{kind: events.KindRunRecovered, node: nodeID, adapter: r.out.Adapter, generation: generation, attempt: e.GetAttempt()})
 	go s.background(r, func(*Outcome) {})
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"iop/apps/edge/internal/events"
 	"iop/packages/go/execution"
+	pb "iop/proto/iop"
 )
 
 // Publisher takes events; [events.Bus] is one. Publish never blocks.
@@ -110,6 +111,19 @@ func (r *Run) over(o *Outcome) {
 	end := r.here(events.KindRunEnded)
 	end.code = o.Code()
 	r.step(end)
+}
+
+// publishRecovered tells the bus how a run of an earlier edge process has ended. It was never live here.
+func (s *Service) publishRecovered(nodeID string, generation uint64, e *pb.RunEnd) {
+	if s.cfg.Events == nil {
+		return
+	}
+	code := execution.CodeOK
+	if f := failureOfEnd(e); f != nil {
+		code = f.Code
+	}
+	s.cfg.Events.Publish(events.Event{Kind: events.KindRunRecovered, RunID: e.GetRunId(), Attempt: e.GetAttempt(),
+		NodeID: nodeID, Generation: generation, Code: code.String()})
 }
 
 // StepView is one transition of a run's life as the admin API shows it; the JSON names are settled.
