@@ -124,12 +124,12 @@ func Speak(s *Said) Script {
 	})
 }
 
-// Breaks returns a script that answers as [Speak] does, but always with a stream, tells the first n pieces, and leaves
-// the rest to then.
-func Breaks(s *Said, n int, then func(x *Exchange, d Dialect)) Script {
+// Breaks returns a script that answers as [Speak] does, but always with a stream, tells as many pieces as its dialect is
+// to tell, and leaves the rest to then.
+func Breaks(s *Said, n func(d Dialect) int, then func(x *Exchange, d Dialect)) Script {
 	return speak(func(x *Exchange, d Dialect, q *Asked) {
 		x.BeginStream(200, d.StreamType())
-		for _, piece := range d.Stream(s, q)[:n] {
+		for _, piece := range d.Stream(s, q)[:n(d)] {
 			x.Chunk(piece)
 		}
 		then(x, d)
