@@ -212,6 +212,27 @@ func TestCommandDispatchLimit(t *testing.T) {
 	}
 }
 
+// The dispatch limit is over with the node's first word: the answer may take longer.
+func TestCommandAnswersAfterTheDispatchLimit(t *testing.T) {
+	const limit = time.Second
+	d := newDesk(t, func(c *service.Config) { c.DispatchLimit = limit }, "a")
+	d.ready("a", func(a *asked) {
+		a.accept()
+		<-time.After(limit + limit/4)
+		a.accepted = true
+		a.answer()
+	})
+	results := make(chan *service.CommandResult, 2)
+	for _, c := range []*service.Command{tags("a"), status("a")} {
+		go func() { results <- d.Command(context.Background(), c) }()
+	}
+	for range 2 {
+		if r := receive(t, "the answer", results); !r.OK() {
+			t.Errorf("%+v %v", r, r.Failure)
+		}
+	}
+}
+
 // A rejection is an answer: it doesn't count as a miss, though it makes no unresponsive node usable.
 func TestRejectedCommandsCountNothing(t *testing.T) {
 	d := newDesk(t, nil, "a")

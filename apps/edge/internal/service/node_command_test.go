@@ -69,9 +69,10 @@ func (d *desk) targets() (all []service.CommandTarget) {
 type asked struct {
 	*transport.Stream
 	*pb.NodeCommandRequest
-	node *edgetest.Node
-	seq  uint64
-	body []byte
+	node     *edgetest.Node
+	seq      uint64
+	body     []byte
+	accepted bool // answer needn't say so
 }
 
 // connect registers a node whose commands are answered by script; Ready is left to the test.
@@ -181,7 +182,9 @@ func (a *asked) end(bytes int64) {
 
 // answer is a whole answer of either kind.
 func (a *asked) answer() {
-	a.accept()
+	if !a.accepted {
+		a.accept()
+	}
 	switch a.GetType() {
 	case pb.CommandType_COMMAND_TYPE_CAPABILITIES:
 		a.says(&pb.NodeCommandResponse{Response: &pb.NodeCommandResponse_Capabilities{Capabilities: &pb.Capabilities{Adapters: []*pb.AdapterState{

@@ -415,3 +415,19 @@ func TestUnreadCommandAnswer(t *testing.T) {
 	}
 	r.atRest()
 }
+
+// An edge that never closes an answered command's stream doesn't keep it for ever.
+func TestAnsweredCommandIsClosedInTheEnd(t *testing.T) {
+	r := newRig(t, &nodetest.Adapter{}, timers(func(x *node.Timers) { x.Linger = soon }))
+	tn := r.openCommand(ollama("c1", "GET", "/api/ps"))
+	for tn.Accepted(); ; {
+		if f, err := tn.Next(); err != nil {
+			t.Fatal(err)
+		} else if f.Msg.GetEnd() != nil {
+			break
+		}
+	}
+	if _, err := tn.Next(); err != io.EOF {
+		t.Errorf("after the answer: %v", err)
+	}
+}
