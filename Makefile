@@ -5,6 +5,7 @@ GO       ?= go
 BIN      := bin
 TOOLS    := -modfile=scripts/tools/go.mod
 CACHE    := $(or $(IOP_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/iop)
+OLLAMA   := $(CACHE)/ollama
 FUZZTIME ?= 10s
 
 .PHONY: help
@@ -56,12 +57,16 @@ test-long: ## the cases that need real minutes
 	IOP_LONG=1 $(GO) test -count=1 -timeout 60m -run 'Long' ./...
 
 .PHONY: test-e2e
-test-e2e: build provider ## real processes: edge and node smoke, OpenAI smoke against a real llama-server
-	IOP_BIN=$(abspath $(BIN)) IOP_PROVIDER=$(CACHE)/llama $(GO) test -tags e2e -count=1 -timeout 15m ./e2e/...
+test-e2e: build provider ## real processes: edge and node smoke, OpenAI smoke against a real llama-server, an Ollama where there is one
+	$(SAY_OLLAMA)
+	IOP_BIN=$(abspath $(BIN)) IOP_PROVIDER=$(CACHE)/llama IOP_OLLAMA=$(OLLAMA) $(GO) test -tags e2e -count=1 -timeout 15m ./e2e/...
+
+SAY_OLLAMA = @test -x $(OLLAMA)/ollama || echo "skipped: what needs a real Ollama, since there is none in $(OLLAMA) (make ollama builds it)"
 
 .PHONY: test-clients
-test-clients: build provider ## the official clients, directly and through the edge
-	cd e2e/clients && IOP_BIN=$(abspath $(BIN)) IOP_PROVIDER=$(CACHE)/llama $(GO) test -count=1 -timeout 10m ./...
+test-clients: build provider ## the official clients (Go, npm, the ollama command), directly and through the edge
+	cd e2e/clients && IOP_BIN=$(abspath $(BIN)) IOP_PROVIDER=$(CACHE)/llama IOP_OLLAMA=$(OLLAMA) IOP_CACHE=$(CACHE) $(GO) test -count=1 -timeout 10m
+# Without a list of packages go test shows what a test binary prints: what was skipped, and why.
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (10s)
@@ -91,6 +96,10 @@ check-generated: proto ## fail when the committed generated code differs from it
 .PHONY: provider
 provider: ## a real llama.cpp server and its tiny models, kept in the user's cache
 	scripts/provider.sh $(CACHE)/llama
+
+.PHONY: ollama
+ollama: ## a real Ollama, built once and kept in the user's cache (4 to 8 minutes); tests that need it are skipped without
+	scripts/install-ollama.sh $(OLLAMA)
 
 .PHONY: clean
 clean: ## remove what was built

@@ -4,7 +4,8 @@
 // provider that is a process too, so that each of them can be killed, stopped and cut off. It owns nothing of the
 // product and must reach it only as a stranger does: by command line, signals, sockets, HTTP and logs.
 //
-// `make test-e2e` runs it. IOP_BIN is the directory of the programs, IOP_PROVIDER that of llama-server and its models.
+// `make test-e2e` runs it. IOP_BIN is the directory of the programs, IOP_PROVIDER that of llama-server and its models,
+// IOP_OLLAMA that of an Ollama, without which its tests are skipped.
 package process
 
 import (
