@@ -321,6 +321,26 @@ func TestOnlyWhoHasTheModelCounts(t *testing.T) {
 	}
 }
 
+// The answer is that of the configuration in force, also for a route that it left as it was.
+func TestWhenABodyIsReadAfterAReload(t *testing.T) {
+	s := surfaces()[0]
+	carries, doesnt := fleet(s.kind), fleet(s.kindOfOthers)
+	doesnt.Routes = carries.Routes // the very same
+	states := []*config.State{config.NewState(carries, 1, nil)}
+	states = append(states, config.NewState(doesnt, 2, states[0]))
+	var version int
+	g := start(t, open(), func(cfg *Config) { cfg.State = func() *config.State { return states[version] } })
+	for i, want := range []bool{false, true, false} {
+		version = i % 2
+		if resp, body := g.askAt(s.path, "", s.whole); resp.StatusCode != 200 {
+			t.Fatalf("%s %s", resp.Status, body)
+		}
+		if got := g.tunnels()[i]; (got.Run != nil) != want {
+			t.Errorf("request %d: %+v", i, got.Run)
+		}
+	}
+}
+
 // HT-09 for every surface: under an alias only the bytes of the model change, and the run is asked for the target.
 func TestAliasOnEverySurface(t *testing.T) {
 	for _, s := range surfaces() {
@@ -345,6 +365,21 @@ func TestReadBodiesCount(t *testing.T) {
 	g := start(t, fleet(s.kindOfOthers), limit)
 	resp, body := g.askAt(s.path, "", long)
 	wantError(t, resp, body, 413, "body_too_large")
+	g.wantNothingHeld()
+	short := strings.Replace(s.whole, "hi", strings.Repeat("x", 2500), 1)
+	held, proceed := make(chan struct{}), make(chan struct{})
+	g.answer(func(ctx context.Context, t *service.Tunnel, sink service.Sink) *service.Outcome {
+		close(held)
+		<-proceed
+		return asRun(service.Outcome{}, text("x"))(ctx, t, sink)
+	})
+	c := g.dial()
+	c.postTo(s.path, "", short)
+	<-held
+	resp, body = g.askAt(s.path, "", short) // there would be room for two bodies, but not for what is made of them
+	wantError(t, resp, body, 503, "overloaded")
+	close(proceed)
+	c.response()
 	g.wantNothingHeld()
 	g = start(t, fleet(s.kindOfOthers, s.kind), limit)
 	if resp, body := g.askAt(s.path, "", long); resp.StatusCode != 200 || g.last().Run != nil {

@@ -55,7 +55,7 @@ func (r *rendering) finish(o *service.Outcome) *execution.Failure {
 		}
 		f = execution.AsFailure(err, execution.OriginEdge)
 	}
-	if f == nil || !r.out.begun || !r.request.Stream || f.Code == execution.CodeClientGone || f.Code == execution.CodeClientSlow {
+	if f == nil || !r.out.begun || f.Code == execution.CodeClientGone || f.Code == execution.CodeClientSlow {
 		return f
 	}
 	if text := r.answer.Fail(r.text[:0], f); len(text) > 0 {

@@ -144,8 +144,7 @@ func (h *Handler) offered(state *config.State, route *config.Route, target strin
 }
 
 // ways reports by which ways a request for a path can be served: by adapters that carry it, and by others, which it can
-// only reach as a run. Of an adapter that has told what it serves only that counts. A route without adapters may get
-// some that carry it.
+// only reach as a run. Of an adapter that has told what it serves only that counts.
 func (h *Handler) ways(state *config.State, f found, path string) (carry, others bool) {
 	if !h.mixed.of(state, f.route, path) {
 		return true, false
@@ -170,5 +169,5 @@ func (h *Handler) ways(state *config.State, f found, path string) (carry, others
 			others = true
 		}
 	}
-	return carry || !others, others
+	return carry, others
 }

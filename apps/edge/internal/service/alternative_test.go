@@ -2,6 +2,7 @@ package service
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -123,6 +124,8 @@ func TestATunnelStaysATunnel(t *testing.T) {
 	}
 	// Those that may go either way don't wait behind those that can't.
 	held := make(chan struct{})
+	proceed := sync.OnceFunc(func() { close(held) })
+	t.Cleanup(proceed) // before the rig's, which waits for the node
 	r.node("a", 1).script = func(w *work) { <-held; speaks(w) }
 	r.node("a", 1).publish(1)
 	first, second := r.submit(r.tunnel("first", ""), &recorder{}), r.submit(r.tunnel("second", ""), &recorder{})
@@ -131,7 +134,7 @@ func TestATunnelStaysATunnel(t *testing.T) {
 	if o, _ := r.run(tunnel); !o.OK() || o.NodeID != "b" {
 		t.Errorf("%+v", o)
 	}
-	close(held)
+	proceed()
 	for _, p := range []*pending{first, second} {
 		if o := r.outcome(p); !o.OK() || o.NodeID != "a" {
 			t.Errorf("%+v", o)
