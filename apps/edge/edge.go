@@ -106,7 +106,7 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 		BodyBytes: func() int64 { return g.handler.BodyBytes() },
 	})
 	g.service = service.New(service.Config{
-		State: current, Scheduler: g.scheduler, Nodes: connections{registry}, Commands: connections{registry}.commands, Log: opts.Log,
+		State: current, Scheduler: g.scheduler, Nodes: connections{registry}, Commands: connections{registry}.commands, Events: bus, Log: opts.Log,
 		Observers:     []service.Observer{metrics},
 		DispatchLimit: cfg.Timers.DispatchLimit, TerminalWait: cfg.Timers.TerminalWait,
 		DetachedLimit: cfg.Timers.DetachedLimit, MaxInput: cfg.Limits.Body, SlowAnswers: cfg.Limits.SlowAnswers,
@@ -131,8 +131,11 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 		g.admin = admin.NewServer(admin.New(admin.Config{
 			Listen: cfg.Listen.Admin, State: current, NotReady: view.notReady, Nodes: view.nodes,
 			Queue: g.scheduler.Snapshot, Metrics: metrics, Log: opts.Log,
-			Runs: g.service.Runs, Run: g.service.Run, Command: g.service.Command,
-			Cancel: func(id string) service.CancelResult { return g.service.Cancel(id, execution.CauseAPI) },
+			Runs: g.service.Runs, Explain: g.service.Explain, Events: bus, Find: g.find, AsRun: httpapi.GoesAsRun,
+			Steer: admin.Steering{
+				Cancel:  func(id string) service.CancelResult { return g.service.Cancel(id, execution.CauseAPI) },
+				Command: g.service.Command, SetDrained: registry.SetDrained, Release: g.release(bus),
+			},
 		}))
 		g.admin.ErrorLog = logging.HTTPErrors(opts.Log)
 	}

@@ -6,9 +6,12 @@ import (
 
 	"iop/apps/edge/internal/admin"
 	"iop/apps/edge/internal/admission"
+	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/httpapi"
 	"iop/apps/edge/internal/node"
 	"iop/apps/edge/internal/transport"
+	"iop/packages/go/config"
+	"iop/packages/go/execution"
 )
 
 // view joins what the registry and the scheduler know into what people and surfaces see. It changes nothing.
@@ -94,6 +97,24 @@ func (v *view) notReady() []string {
 		return []string{"the edge is draining"}
 	}
 	return nil
+}
+
+// find says where a request of a principal for a model goes.
+func (g *graph) find(s *config.State, p *config.Principal, model string) (*config.Route, string, *execution.Failure) {
+	f := g.handler.Find(s, p, model)
+	return f.Route, f.Target, f.Failure
+}
+
+// release takes places back, and tells of it.
+func (g *graph) release(bus *events.Bus) func(at admission.Place, runID string, force bool) admission.Released {
+	return func(at admission.Place, runID string, force bool) admission.Released {
+		done := g.scheduler.Release(at, runID, force)
+		if done.Places > 0 {
+			bus.Publish(events.Event{Kind: events.KindPlaceReleased, NodeID: at.Node, Adapter: at.Adapter, RunID: runID,
+				Code: events.KindPlaceReleased.String(), Text: "an operator took back what the run held"})
+		}
+		return done
+	}
 }
 
 // listenerStats is what the listener of nodes counts, as the metrics show it.

@@ -1,24 +1,29 @@
-// Package admin is the Edge's administration side: health, readiness, metrics, what people want to see of nodes, runs and
-// the queue, and the few things that they may do: cancel a run, ask a node.
+// Package admin is the Edge's administration side: health, readiness, metrics, what people want to see of nodes, runs, the
+// queue and what happens, and the few things that they may do: cancel a run, ask a node, keep work from it, take a place
+// back.
 //
 // It owns its table of endpoints, the checks that keep web pages and strangers out, and the metrics. It gets read-only
-// snapshot functions and one function for each thing that it does; it must not reach into the registry, the scheduler
-// or a run, and it shows no secret and nothing that a caller sent.
+// snapshot functions, the bus, and one function for each thing that it does; it must not reach into the registry, the
+// scheduler or a run, and it shows no secret and nothing of what was asked or answered.
 package admin
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"iop/apps/edge/internal/admission"
+	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/node"
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
+	"iop/packages/go/execution"
 )
 
 // Config is what the handler is built from.
@@ -36,16 +41,33 @@ type Config struct {
 	Queue func() admission.Snapshot
 	// Runs returns the live runs and tunnels and those that ended last, the newest first.
 	Runs func() []service.RunView
-	// Run returns one of them.
-	Run func(id string) (service.RunView, bool)
-	// Cancel ends a run or tunnel, as its caller could.
-	Cancel func(id string) service.CancelResult
-	// Command asks a node.
-	Command func(ctx context.Context, c *service.Command) *service.CommandResult
+	// Explain returns one of them with its steps.
+	Explain func(id string) (service.Explanation, bool)
+	// Events is what GET /admin/v1/events follows.
+	Events *events.Bus
+	// Find says where a request of a principal (nil = one that may use every route) for a model goes, and why callers are
+	// refused, nil = they aren't. The route is nil when there is none.
+	Find func(s *config.State, p *config.Principal, model string) (route *config.Route, target string, refused *execution.Failure)
+	// AsRun reports whether a request for a path can be served by adapters that don't carry it.
+	AsRun func(path string) bool
+	// Steer is what may be done.
+	Steer Steering
 	// Metrics are what GET /metrics shows.
 	Metrics *Metrics
 	// Log gets a line for each refused request, and for each that does something.
 	Log zerolog.Logger
+}
+
+// Steering is what operators may do.
+type Steering struct {
+	// Cancel ends a run or tunnel, as its caller could.
+	Cancel func(id string) service.CancelResult
+	// Command asks a node.
+	Command func(ctx context.Context, c *service.Command) *service.CommandResult
+	// SetDrained keeps new work from a node, or doesn't any more. False: no such node is configured.
+	SetDrained func(nodeID string, on bool) bool
+	// Release takes back what a run holds at a place.
+	Release func(at admission.Place, runID string, force bool) admission.Released
 }
 
 // Access says who may use an endpoint.
@@ -76,7 +98,11 @@ func Endpoints() []Endpoint {
 		{http.MethodGet, "/metrics", AccessKey, (*handler).metrics},
 		{http.MethodGet, "/admin/v1/nodes", AccessKey, (*handler).nodes},
 		{http.MethodPost, "/admin/v1/nodes/{id}/commands", AccessKey, (*handler).command},
+		{http.MethodPost, "/admin/v1/nodes/{id}/drain", AccessKey, (*handler).drain},
 		{http.MethodGet, "/admin/v1/queue", AccessKey, (*handler).queue},
+		{http.MethodPost, "/admin/v1/places/release", AccessKey, (*handler).releasePlace},
+		{http.MethodGet, "/admin/v1/why", AccessKey, (*handler).why},
+		{http.MethodGet, "/admin/v1/events", AccessKey, (*handler).events},
 		{http.MethodGet, "/admin/v1/runs", AccessKey, (*handler).runs},
 		{http.MethodGet, "/admin/v1/runs/{id}", AccessKey, (*handler).run},
 		{http.MethodPost, "/admin/v1/runs/{id}/cancel", AccessKey, (*handler).cancelRun},
@@ -87,11 +113,14 @@ type handler struct {
 	cfg      Config
 	loopback bool
 	table    map[string]Endpoint
+	epoch    string // names this process in the ids of events
+
+	followers atomic.Int32
 }
 
 // New returns the handler of the admin listener. It starts nothing.
 func New(cfg Config) http.Handler {
-	h := &handler{cfg: cfg, loopback: config.Loopback(cfg.Listen), table: map[string]Endpoint{}}
+	h := &handler{cfg: cfg, loopback: config.Loopback(cfg.Listen), table: map[string]Endpoint{}, epoch: rand.Text()[:8]}
 	for _, e := range Endpoints() {
 		h.table[e.Path] = e
 	}
@@ -189,6 +218,16 @@ type placeView struct {
 	Adopted     int    `json:"adopted"`
 	Candidate   bool   `json:"candidate"`
 	Saturated   bool   `json:"saturated"`
+
+	Broken *brokenView `json:"broken"` // null = it isn't
+}
+
+// brokenView says why an adapter is taken out for a while.
+type brokenView struct {
+	Failures int       `json:"failures"` // in a row
+	Why      string    `json:"why"`
+	Until    time.Time `json:"until"`  // when one request may try
+	Trying   bool      `json:"trying"` // one does now
 }
 
 func (h *handler) queue(w http.ResponseWriter, _ *http.Request) {
@@ -201,6 +240,9 @@ func (h *handler) queue(w http.ResponseWriter, _ *http.Request) {
 	for i, p := range snap.Places {
 		view.Places[i] = placeView{Node: p.Node, Adapter: p.Adapter, Generation: p.Generation, Capacity: p.Capacity,
 			InFlight: p.InFlight, Unconfirmed: p.Unconfirmed, Adopted: p.Adopted, Candidate: p.Candidate, Saturated: p.Saturated}
+		if b := p.Broken; b != nil {
+			view.Places[i].Broken = &brokenView{Failures: b.Failures, Why: b.Why, Until: b.Until, Trying: b.Trying}
+		}
 	}
 	h.write(w, http.StatusOK, view)
 }

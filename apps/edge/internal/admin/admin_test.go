@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -15,9 +16,11 @@ import (
 	"github.com/rs/zerolog"
 
 	"iop/apps/edge/internal/admission"
+	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/node"
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
+	"iop/packages/go/execution"
 )
 
 const adminKey = "sk-iop-admin-S3CR3T"
@@ -31,21 +34,47 @@ type rig struct {
 	nodes    []node.NodeView
 	queue    admission.Snapshot
 	runs     []service.RunView
+	bus      *events.Bus
+	find     func(p *config.Principal, model string) (*config.Route, string, *execution.Failure)
+	state    *config.State
 
+	drained   []string // as "node on"
+	released  []string // as "node adapter run force"
+	holds     admission.Released
 	cancelled []string
 	asked     []service.Command
 	answer    func(ctx context.Context, c *service.Command) *service.CommandResult
 }
 
 func newRig(t *testing.T, listen string) *rig {
-	g := &rig{t: t}
+	g := &rig{t: t, bus: events.NewBus()}
 	sum := sha256.Sum256([]byte(adminKey))
-	state := config.NewState(&config.Edge{AdminKeyHashes: []string{hex.EncodeToString(sum[:])}, Nodes: []config.NodeRecord{{ID: "x"}, {ID: "gpu-1"}}}, 1, nil)
+	g.state = config.NewState(&config.Edge{AdminKeyHashes: []string{hex.EncodeToString(sum[:])}, Nodes: []config.NodeRecord{{ID: "x"}, {ID: "gpu-1"}}}, 1, nil)
 	sources := Sources{Nodes: func() []node.NodeView { return g.nodes }, Places: func() admission.Snapshot { return g.queue }}
-	g.h = New(Config{Listen: listen, State: func() *config.State { return state }, NotReady: func() []string { return g.notReady },
-		Nodes: sources.Nodes, Queue: sources.Places, Runs: func() []service.RunView { return g.runs }, Run: g.run, Cancel: g.cancel, Command: g.command,
+	g.h = New(Config{Listen: listen, State: func() *config.State { return g.state }, NotReady: func() []string { return g.notReady },
+		Nodes: sources.Nodes, Queue: sources.Places, Runs: func() []service.RunView { return g.runs }, Explain: g.explain, Events: g.bus,
+		Find: func(_ *config.State, p *config.Principal, model string) (*config.Route, string, *execution.Failure) {
+			return g.find(p, model)
+		},
+		AsRun:   func(path string) bool { return path == "/as-run" },
+		Steer:   Steering{Cancel: g.cancel, Command: g.command, SetDrained: g.setDrained, Release: g.release},
 		Metrics: NewMetrics("test", sources), Log: zerolog.New(&g.log)})
 	return g
+}
+
+func (g *rig) explain(id string) (service.Explanation, bool) {
+	v, found := g.run(id)
+	return service.Explanation{RunView: v, Timeline: []service.StepView{{Event: "run_submitted"}}}, found
+}
+
+func (g *rig) setDrained(id string, on bool) bool {
+	g.drained = append(g.drained, fmt.Sprint(id, " ", on))
+	return g.state.Node(id) != nil
+}
+
+func (g *rig) release(at admission.Place, run string, force bool) admission.Released {
+	g.released = append(g.released, fmt.Sprint(at.Node, " ", at.Adapter, " ", run, " ", force))
+	return g.holds
 }
 
 func (g *rig) run(id string) (service.RunView, bool) {
@@ -87,6 +116,11 @@ func (g *rig) ask(method, target, host string, headers ...string) (*http.Respons
 	g.t.Helper()
 	r := httptest.NewRequest(method, target, nil)
 	r.Host = host
+	if strings.Contains(target, "/events") { // else it would last
+		ctx, cancel := context.WithCancel(r.Context())
+		cancel()
+		r = r.WithContext(ctx)
+	}
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Add(headers[i], headers[i+1])
 	}
@@ -150,6 +184,9 @@ func TestEndpointsAreWhole(t *testing.T) {
 	}
 	if len(inside.cancelled) != 1 || len(outside.cancelled) != 1 || len(inside.asked)+len(outside.asked) != 0 {
 		t.Errorf("what was refused was done: %v, %v", inside.cancelled, outside.cancelled)
+	}
+	if len(inside.drained) != 1 || len(outside.drained) != 1 || len(inside.released)+len(outside.released) != 0 {
+		t.Errorf("what was refused was done: %v, %v, %v", inside.drained, outside.drained, inside.released)
 	}
 }
 
@@ -217,7 +254,7 @@ func TestNodes(t *testing.T) {
 	g.nodes = []node.NodeView{{ID: "gpu-1", State: node.StateReady, Generation: 7, InstanceID: "ab", Version: "v1", Since: &at, LastHeartbeat: &at,
 		Adapters: []node.AdapterView{{Name: "vllm", Available: true, Version: "0.9", InFlight: 1, Capacity: 4,
 			Models: []node.ModelView{{Name: "m", Loaded: true}}}}}}
-	want := `{"nodes":[{"id":"gpu-1","state":"ready","generation":7,"instance_id":"ab","version":"v1","since":"2026-11-29T13:06:29Z",` +
+	want := `{"nodes":[{"id":"gpu-1","state":"ready","reason":"","drained":false,"generation":7,"instance_id":"ab","version":"v1","since":"2026-11-29T13:06:29Z",` +
 		`"last_heartbeat":"2026-11-29T13:06:29Z","adapters":[{"name":"vllm","available":true,"reason":"","version":"0.9","in_flight":1,` +
 		`"capacity":4,"models":[{"name":"m","loaded":true}]}]}]}` + "\n"
 	if resp, body := g.ask("GET", "/admin/v1/nodes", here); body != want || resp.Header.Get("Content-Type") != "application/json" {
@@ -233,7 +270,7 @@ func TestQueue(t *testing.T) {
 	g.queue = admission.Snapshot{Queued: 2, Sets: []admission.SetSnapshot{{Set: "s", Queued: 2, Candidates: 1}},
 		Places: []admission.PlaceSnapshot{{Place: admission.Place{Node: "n", Adapter: "a"}, Generation: 3, Capacity: 1, InFlight: 1, Unconfirmed: 1, Candidate: true}}}
 	want := `{"draining":false,"queued":2,"sets":[{"set":"s","queued":2,"candidates":1}],"places":[{"node":"n","adapter":"a","generation":3,` +
-		`"capacity":1,"in_flight":1,"unconfirmed":1,"adopted":0,"candidate":true,"saturated":false}]}` + "\n"
+		`"capacity":1,"in_flight":1,"unconfirmed":1,"adopted":0,"candidate":true,"saturated":false,"broken":null}]}` + "\n"
 	if _, body := g.ask("GET", "/admin/v1/queue", here); body != want {
 		t.Errorf("got %s\nwant %s", body, want)
 	}

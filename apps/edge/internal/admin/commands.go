@@ -81,7 +81,7 @@ func (h *handler) command(w http.ResponseWriter, r *http.Request) {
 	}
 	kind, _ := service.ParseCommandType(q.Type)
 	h.cfg.Log.Info().Str("node_id", id).Stringer("type", kind).Str("remote", r.RemoteAddr).Msg("admin asks a node")
-	result := h.cfg.Command(r.Context(), &service.Command{NodeID: id, Type: kind, SessionID: q.SessionID, Adapter: q.Adapter,
+	result := h.cfg.Steer.Command(r.Context(), &service.Command{NodeID: id, Type: kind, SessionID: q.SessionID, Adapter: q.Adapter,
 		Method: q.Method, Path: q.Path, Body: q.Body})
 	if f := result.Failure; f != nil {
 		h.write(w, statusOf(f.Code), failedCommand{errorView{f.Text, f.Code.String(), f.Origin.String()}, result.CommandID, id})

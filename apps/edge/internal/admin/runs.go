@@ -17,9 +17,9 @@ func (h *handler) runs(w http.ResponseWriter, _ *http.Request) {
 	h.write(w, http.StatusOK, map[string]any{"runs": runs})
 }
 
-// run answers GET /admin/v1/runs/{id}.
+// run answers GET /admin/v1/runs/{id}: all that is known of a run, its steps among it.
 func (h *handler) run(w http.ResponseWriter, r *http.Request) {
-	view, found := h.cfg.Run(r.PathValue("id"))
+	view, found := h.cfg.Explain(r.PathValue("id"))
 	if !found {
 		h.refuse(w, r, unknownRun())
 		return
@@ -45,7 +45,7 @@ func (h *handler) cancelRun(w http.ResponseWriter, r *http.Request) {
 	}
 	id := r.PathValue("id")
 	h.cfg.Log.Info().Str("run_id", id).Str("remote", r.RemoteAddr).Msg("admin cancels a run")
-	switch h.cfg.Cancel(id) {
+	switch h.cfg.Steer.Cancel(id) {
 	case service.Cancelling:
 		h.write(w, http.StatusAccepted, map[string]string{"run_id": id, "result": "cancelling"})
 	case service.AlreadyEnded:

@@ -83,7 +83,8 @@ func (r *Registry) Fence(c *Connection, reason FenceReason, text string) bool {
 	if !c.over.CompareAndSwap(false, true) {
 		return false
 	}
-	r.remove(c)
+	text = cut(text, maxText)
+	r.remove(c, string(reason)+": "+text)
 	c.close(reason, text)
 	// With the order held nothing that was seen before the fence can be published after it.
 	c.order.Lock()
@@ -94,14 +95,15 @@ func (r *Registry) Fence(c *Connection, reason FenceReason, text string) bool {
 	if reason == FenceLeft || reason == FenceEdgeDraining || reason == FenceSuperseded {
 		level = zerolog.InfoLevel
 	}
-	c.emit(level, events.Event{Kind: events.KindFenced, Code: string(reason), Text: cut(text, maxText)})
+	c.emit(level, events.Event{Kind: events.KindFenced, Code: string(reason), Text: text})
 	return true
 }
 
 // remove takes c out of the registry unless another connection has taken its place, and keeps what can be shown of it
 // afterwards.
-func (r *Registry) remove(c *Connection) {
-	left := &departed{view: c.view(), at: time.Now(), list: c.models()}
+func (r *Registry) remove(c *Connection, why string) {
+	now := time.Now()
+	left := &departed{view: c.view(), over: now, why: why, at: now, list: c.models()}
 	heard := c.heard()
 	r.mu.Lock()
 	defer r.mu.Unlock()

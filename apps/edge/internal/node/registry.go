@@ -80,6 +80,8 @@ type entry struct {
 // departed is what the last connection of a node left behind, for people and for model lists.
 type departed struct {
 	view NodeView
+	over time.Time       // when it ended
+	why  string          // and why
 	at   time.Time       // when the models below were last on offer
 	list []AdapterModels // of the last connection that was ready
 }

@@ -180,7 +180,7 @@ func TestCommitBetweenMarkAndRemoval(t *testing.T) {
 	if err := r.Commit(c, 0); err != nil {
 		t.Fatal(err)
 	}
-	r.remove(old) // and goes on
+	r.remove(old, "lost") // and goes on
 	if r.Current("a") != c || len(places.fenced) != 0 {
 		t.Errorf("current %v, fenced %v", r.Current("a"), places.fenced)
 	}

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 type NodeView struct {
 	ID            string        `json:"id"`
 	State         State         `json:"state"`
+	Reason        string        `json:"reason"`      // why it gets no work, "" = it does
 	Drained       bool          `json:"drained"`     // an operator keeps new work from it
 	Generation    uint64        `json:"generation"`  // of the current connection, else of the last; 0 = never connected
 	InstanceID    string        `json:"instance_id"` // of the node's process, hex
@@ -77,9 +79,9 @@ func (r *Registry) Nodes() []NodeView {
 
 // offline is the view of a node that isn't connected.
 func (r *Registry) offline(rec *config.NodeRecord) NodeView {
-	v := NodeView{ID: rec.ID, State: StateOffline, Adapters: []AdapterView{}}
+	v := NodeView{ID: rec.ID, State: StateOffline, Reason: "it isn't connected", Adapters: []AdapterView{}}
 	if !rec.Enabled {
-		v.State = StateDisabled
+		v.State, v.Reason = StateDisabled, "the configuration has it disabled"
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,6 +95,9 @@ func (r *Registry) offline(rec *config.NodeRecord) NodeView {
 	}
 	last := e.gone.view
 	v.Generation, v.InstanceID, v.Version = last.Generation, last.InstanceID, last.Version
+	if rec.Enabled {
+		v.Reason = fmt.Sprintf("its connection ended %s: %s", e.gone.over.UTC().Format(time.RFC3339), e.gone.why)
+	}
 	return v
 }
 
@@ -105,6 +110,9 @@ func (c *Connection) view() NodeView {
 	v := NodeView{ID: c.NodeID, State: c.stateLocked(), Drained: c.st.drained, Generation: c.Generation,
 		InstanceID: hex.EncodeToString(c.InstanceID[:]), Version: c.Version, Since: &since,
 		Adapters: make([]AdapterView, len(c.st.adapters))}
+	if v.State != StateReady {
+		v.Reason = c.st.reason(v.State)
+	}
 	if !read.IsZero() {
 		v.LastHeartbeat = &read
 	}

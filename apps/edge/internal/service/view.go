@@ -33,6 +33,7 @@ type RunView struct {
 	Principal  string     `json:"principal"`
 	SessionID  string     `json:"session_id"`
 	Model      string     `json:"model"` // that a tunnel asked for
+	Route      string     `json:"route"` // that a tunnel took
 	Adapter    string     `json:"adapter"`
 	Target     string     `json:"target"`
 	Node       string     `json:"node"` // of the last attempt
@@ -113,8 +114,11 @@ func (r *Run) view() RunView {
 
 // identity is what never changes of a run.
 func (r *Run) identity() RunView {
-	o := &r.out
-	return RunView{RunID: o.RunID, Background: o.Background, Principal: o.Principal,
+	o, route := &r.out, ""
+	if o.Route != nil {
+		route = o.Route.Model
+	}
+	return RunView{Route: route, RunID: o.RunID, Background: o.Background, Principal: o.Principal,
 		SessionID: o.SessionID, Model: o.Model, Target: o.Target, CreatedAt: r.started}
 }
 
