@@ -58,7 +58,7 @@ func newRig(t *testing.T, listen string) *rig {
 		},
 		AsRun:   func(path string) bool { return path == "/as-run" },
 		Steer:   Steering{Cancel: g.cancel, Command: g.command, SetDrained: g.setDrained, Release: g.release},
-		Metrics: NewMetrics("test", sources), Log: zerolog.New(&g.log)})
+		Metrics: NewMetrics("test", sources), Log: zerolog.New(zerolog.SyncWriter(&g.log))})
 	return g
 }
 
