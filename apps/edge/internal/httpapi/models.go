@@ -118,7 +118,7 @@ func (h *Handler) appendOffered(ids []string, c *call, o *Offer) []string {
 		}
 	}
 	for _, name := range names {
-		if route := c.state.Route(name); validModel(name) && route != nil && route.Model == wildcard {
+		if validModel(name) && !taken(c.state, name) {
 			ids = append(ids, name)
 		}
 	}

@@ -250,6 +250,29 @@ func TestLatest(t *testing.T) {
 	}
 }
 
+// A model that a route of its own has taken isn't the wildcard's, by neither of its names.
+func TestTakenNamesArentTheWildcards(t *testing.T) {
+	edge := fleet("ollama")
+	edge.Principals = []config.Principal{{ID: "bob", KeyHashes: []string{hashOf(bobKey)}, Routes: []string{"*"}}}
+	edge.Routes = []config.Route{{Model: "*"}, {Model: "tiny:latest"}, {Model: "bare"}}
+	models := []execution.Model{{Name: "tiny:latest"}, {Name: "bare:latest"}, {Name: "free:latest"}}
+	g := start(t, edge, func(cfg *Config) {
+		cfg.Offers = func() []Offer { return []Offer{{Node: "n0", Adapter: "x", Models: models}} }
+	})
+	ask := func(model string) int {
+		resp, _ := g.askAt("/api/chat", "X-Api-Key: "+bobKey+"\r\n", `{"model":"`+model+`","messages":[{"role":"user","content":"hi"}]}`)
+		return resp.StatusCode
+	}
+	for model, status := range map[string]int{"tiny": 404, "tiny:latest": 404, "bare": 404, "bare:latest": 404, "free": 200, "free:latest": 200} {
+		if got := ask(model); got != status {
+			t.Errorf("%s: %d, want %d", model, got, status)
+		}
+	}
+	if _, body := g.get("GET", "/v1/models", bobKey); strings.Count(body, `"id"`) != 1 || !strings.Contains(body, `"free:latest"`) {
+		t.Errorf("listed: %s", body)
+	}
+}
+
 // HT-15: models are managed where they are. No spelling of these paths gets through.
 func TestOllamaIsNotManagedFromHere(t *testing.T) {
 	g, nodes := startZoo(t, nil)

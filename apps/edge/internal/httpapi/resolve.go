@@ -39,20 +39,16 @@ type found struct {
 func (h *Handler) resolve(c *call, asked string) (found, *refusal) {
 	names := namesOf(asked)
 	refused := unknownModel()
-	taken := func(name string) bool {
-		route := c.state.Route(name)
-		return name == wildcard || route == nil || route.Model != wildcard
-	}
 	for i, name := range names {
-		route := c.state.Route(name)
-		if route == nil || route.Model != name || name == wildcard || !mayUse(c.principal, route) {
+		if !named(c.state, name) || !mayUse(c.principal, c.state.Route(name)) {
 			continue
 		}
-		targets := []string{route.Target}
-		if route.Target == "" {
+		f := found{model: name, route: c.state.Route(name)}
+		targets := []string{f.route.Target}
+		if f.route.Target == "" {
 			targets = namesOf(name)
 		}
-		f, ref := h.bestTarget(c.state, found{model: name, route: route}, targets)
+		f, ref := h.bestTarget(c.state, f, targets)
 		if ref == nil {
 			return f, nil
 		}
@@ -60,12 +56,26 @@ func (h *Handler) resolve(c *call, asked string) (found, *refusal) {
 			refused = ref
 		}
 	}
-	if route := c.state.Route(asked); !taken(asked) && mayUse(c.principal, route) {
-		if f, ref := h.bestTarget(c.state, found{model: asked, route: route}, slices.DeleteFunc(names, taken)); ref == nil {
-			return f, nil
-		}
+	route := c.state.Route(asked)
+	if route == nil || asked == wildcard || taken(c.state, asked) || !mayUse(c.principal, route) {
+		return found{}, refused
+	}
+	if f, ref := h.bestTarget(c.state, found{model: asked, route: route}, names); ref == nil {
+		return f, nil
 	}
 	return found{}, refused
+}
+
+// taken reports whether a route of its own has the model by one of its names: then the wildcard doesn't lead to it. What
+// a principal may not ask for it doesn't get under another spelling.
+func taken(state *config.State, model string) bool {
+	return slices.ContainsFunc(namesOf(model), func(name string) bool { return named(state, name) })
+}
+
+// named reports whether a route of its own has this name.
+func named(state *config.State, name string) bool {
+	route := state.Route(name)
+	return route != nil && route.Model == name && name != wildcard
 }
 
 // bestTarget chooses of the names that a route's target may have: the first that a candidate serves, else the first that
