@@ -169,7 +169,9 @@ func TestRunWithTwoEdges(t *testing.T) {
 // TU-30: the second signal ends at once although an answer takes its time.
 func TestRunKilled(t *testing.T) {
 	e := newEdge(t)
-	drain, kill, done := start(t, nodeConfig(e.addr()), Options{})
+	cfg := nodeConfig(e.addr())
+	cfg.Timers.Drain = 2 * nodetest.Limit // nothing waits for this
+	drain, kill, done := start(t, cfg, Options{})
 	side, _ := e.accept()
 	side.Open(func() *pb.WorkOpen { // a body that never comes keeps the execution going
 		open := side.TunnelOpen("r1")
@@ -178,16 +180,12 @@ func TestRunKilled(t *testing.T) {
 	}()).Accepted()
 	drain()
 	side.Status("draining", func(s *pb.NodeStatus) bool { return s.GetDraining() })
-	began := time.Now()
 	kill()
 	if g := side.Goodbye(); g.GetCode() != pb.GoodbyeCode_GOODBYE_CODE_KILLED {
 		t.Errorf("goodbye = %v", g)
 	}
 	if err := nodetest.Receive(t, "Run", done); err != nil {
 		t.Errorf("Run = %v", err)
-	}
-	if took := time.Since(began); took > 4*time.Second {
-		t.Errorf("it took %v", took)
 	}
 }
 

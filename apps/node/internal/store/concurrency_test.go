@@ -201,9 +201,10 @@ func TestSlowStoreDelaysNobody(t *testing.T) {
 			}
 		}
 	})
+	const runs = 400
 	places := make(chan struct{}, 4)
-	var slowest atomic.Int64
-	for i := range 400 {
+	var slow atomic.Int64 // how many took long: each would, if it waited for the file
+	for i := range runs {
 		all.Go(func() {
 			leave := time.NewTimer(rand.N(300 * time.Millisecond))
 			defer leave.Stop()
@@ -218,20 +219,21 @@ func TestSlowStoreDelaysNobody(t *testing.T) {
 			e.End(Outcome{Status: StatusCancelled, Code: execution.CodeClientGone})
 			took += time.Since(began)
 			<-places
-			for seen := slowest.Load(); int64(took) > seen && !slowest.CompareAndSwap(seen, int64(took)); seen = slowest.Load() {
+			if took > 50*time.Millisecond {
+				slow.Add(1)
 			}
 		})
 	}
 	all.Wait()
-	if took := time.Duration(slowest.Load()); took > 100*time.Millisecond {
-		t.Errorf("recording took up to %v beside a write of 200 ms", took)
+	if n := slow.Load(); n > runs/4 { // a machine that stands still delays the four that are under way
+		t.Errorf("recording took long beside writes of 200 ms for %d of %d runs", n, runs)
 	}
 	cancel()
 	slowing.Wait()
 	eventually(t, "every row is written", func() bool { return r.Health().Queued == 0 && !r.Health().Degraded })
 	r.flush(t)
-	if got := statuses(r.rows(t, Query{})); got[StatusCancelled] != 400 || len(got) != 1 {
-		t.Errorf("%v, want 400 cancelled", got)
+	if got := statuses(r.rows(t, Query{})); got[StatusCancelled] != runs || len(got) != 1 {
+		t.Errorf("%v, want %d cancelled", got, runs)
 	}
 	for _, reason := range r.states.all() {
 		if reason != "" && !strings.HasPrefix(reason, faultLocked.String()) {

@@ -81,7 +81,7 @@ func TestDiskFull(t *testing.T) {
 			for i := range later {
 				r.Begin(tunnel(runName(1000 + i))).End(complete())
 			}
-			if took := time.Since(began); took > time.Second {
+			if took := time.Since(began); took > 10*time.Second { // with a try to write for each it would be minutes
 				t.Errorf("recording on a full disk took %v", took)
 			}
 			eventually(t, "the journal says that it is degraded", func() bool { return r.states.last() != "never" })
@@ -103,9 +103,7 @@ func TestDiskFull(t *testing.T) {
 			if info, err := os.Stat(r.ballast.path); err != nil || info.Size() != ballastSize {
 				t.Errorf("the reserve isn't back: %v, %v", info, err)
 			}
-			if last := r.states.last(); last != "" {
-				t.Errorf("last announced: %s", last)
-			}
+			eventually(t, "the journal says that it works", func() bool { return r.states.last() == "" })
 			r.close(t)
 		})
 	}
@@ -187,7 +185,7 @@ func TestNoPagesLeft(t *testing.T) {
 		r.Begin(tunnel(runName(i))).End(complete())
 	}
 	e.End(complete())
-	eventually(t, "the journal is degraded", func() bool { return r.Health().Degraded })
+	eventually(t, "the journal says that it is degraded", func() bool { return r.states.last() != "never" })
 	if reason := r.states.last(); !strings.HasPrefix(reason, faultFull.String()) {
 		t.Errorf("degraded: %s", reason)
 	}

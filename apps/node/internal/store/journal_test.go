@@ -392,7 +392,8 @@ func TestRetentionByAge(t *testing.T) {
 
 // What is kept can be changed while the journal runs, and back to what was configured.
 func TestRetain(t *testing.T) {
-	r := open(t, Config{MaxRows: 50})
+	now := time.Now()
+	r := open(t, Config{MaxRows: 50, Now: func() time.Time { return now }})
 	w := &writer{j: r.Journal}
 	for _, tt := range []struct {
 		age  time.Duration
@@ -406,7 +407,8 @@ func TestRetain(t *testing.T) {
 		if err := w.drain(); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.prune(time.Now()); err != nil {
+		now = now.Add(time.Millisecond) // as exactly as rows know their age
+		if err := w.prune(now); err != nil {
 			t.Fatal(err)
 		}
 		if got := len(r.rows(t, Query{})); got != tt.want {

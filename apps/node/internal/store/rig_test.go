@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 // helperEnv makes the test binary a helper process: its value is the name of a function in helpers.
@@ -164,7 +165,12 @@ func open(t testing.TB, cfg Config) *rig {
 		t.Fatal(err)
 	}
 	r.Journal = j
-	t.Cleanup(func() { r.close(t) })
+	t.Cleanup(func() {
+		r.close(t)
+		if t.Failed() {
+			t.Logf("told: %q; log:\n%s", r.states.all(), r.log)
+		}
+	})
 	return r
 }
 
@@ -262,17 +268,7 @@ func hold(t testing.TB, path string) (release func()) {
 // eventually waits until ok holds.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
-	defer deadline.Stop()
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for !ok() {
-		select {
-		case <-poll.C:
-		case <-deadline.C:
-			t.Fatalf("20 s and still not: %s", what)
-		}
-	}
+	patience.Until(t, what, ok)
 }
 
 // long skips a test that takes real minutes.

@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"iop/packages/go/patience"
 )
 
 // SQ-05, ten times as fast: some reader is always in the file while it is written. The log stays small, and is empty
@@ -68,7 +70,7 @@ func TestLogShrinksUnderLoad(t *testing.T) {
 	w := &writer{j: r.Journal}
 	r.timing.guardEvery = time.Millisecond
 	work := func(until func() bool) {
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(4 * patience.Limit)
 		for !until() && time.Now().Before(deadline) {
 			for range batchRows {
 				r.Begin(tunnel("run")).End(complete())
