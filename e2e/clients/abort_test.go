@@ -3,13 +3,12 @@ package clients
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
 	"testing"
-	"time"
 
 	"iop/e2e/procs"
+	"iop/packages/go/patience"
 )
 
 // slowWays are those with a model of 45 ms and more a token: what it generates is far from its end when a caller leaves.
@@ -43,15 +42,15 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// slotIsFree waits until the provider has nothing to do.
+// slotIsFree waits until the provider has nothing to do. By itself it would work on for minutes.
 func (w *world) slotIsFree(t *testing.T, provider string) {
 	t.Helper()
 	if provider == providerLlama {
-		eventually(t, 5*time.Second, "llama-server's slot is free", func() bool { return generated(t, w.slow) < 0 })
+		patience.Until(t, "llama-server's slot is free", func() bool { return generated(t, w.slow) < 0 })
 		return
 	}
-	// An Ollama doesn't tell. Its only slot would be busy for an hour: that it answers somebody else says it all.
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	// An Ollama doesn't tell; that its only slot answers somebody else does.
+	ctx, cancel := context.WithTimeout(t.Context(), patience.Limit)
 	defer cancel()
 	next := goOllama.ask(ctx, place{Base: "http://" + w.ollama.Addr, Model: "oslow"}, ask{Kind: kindChat, Messages: user("hi"), MaxTokens: 1})
 	if next.Error != nil {
@@ -98,28 +97,17 @@ func TestProviderDies(t *testing.T) {
 				if err := procs.Healthy(t.Context(), server, the.mortal); err != nil {
 					t.Fatal(err)
 				}
-				eventually(t, limit, "the edge knows that it is there", func() bool {
+				patience.Until(t, "the edge knows that it is there", func() bool {
 					return talk(t, goAnthropic, the.through("mortal-anthropic"), ask{Kind: kindCount, Messages: user("hi")}).Error == nil
 				})
 				answered := make(chan answer, 1)
 				go func() { answered <- talk(t, c, the.through(route), endless) }()
-				eventually(t, limit, "it is at work", func() bool { return generated(t, the.mortal) > 4 })
+				patience.Until(t, "it is at work", func() bool { return generated(t, the.mortal) > 4 })
 				server.Kill()
 				if got := <-answered; got.Error == nil || got.Finish != "" || len(got.Raw) == 0 {
 					t.Errorf("the client saw %d pieces, finish %q and the error %v", len(got.Raw), got.Finish, got.Error)
 				}
 			})
-		}
-	}
-}
-
-// eventually polls cond and fails the test when it isn't true within the limit.
-func eventually(t *testing.T, within time.Duration, what string, cond func() bool) {
-	t.Helper()
-	began := time.Now()
-	for tick := time.NewTicker(20 * time.Millisecond); !cond(); <-tick.C {
-		if time.Since(began) > within {
-			t.Fatal(fmt.Sprintf("not within %v: %s", within, what))
 		}
 	}
 }

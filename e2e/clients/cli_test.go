@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"iop/packages/go/patience"
 )
 
 // ollamaCLI runs Ollama's command line against an address and returns what it printed on its standard output and what
@@ -32,9 +34,6 @@ func ollamaCLI(t *testing.T, addr string, args ...string) (out, said string, err
 func plainTerminal(text string) string {
 	return regexp.MustCompile("\x1b\\[[?0-9;]*[A-Za-z]|[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] ?").ReplaceAllString(text, "")
 }
-
-// listAge is how long the edge may remember an Ollama's list, and some time to get a new one.
-const listAge = 15 * time.Second
 
 // ago is what a list says of times, which pass while it is asked for twice.
 var ago = regexp.MustCompile(`\S+ \S+ (ago|from now)|Less than a second ago|About (a|an) \S+ (ago|from now)`)
@@ -63,7 +62,7 @@ func TestOllamaCommandLists(t *testing.T) {
 				t.Log(wrong)
 			}
 		}()
-		eventually(t, listAge, "ollama "+command+" is the same through the edge", same)
+		patience.Until(t, "ollama "+command+" is the same through the edge", same)
 	}
 }
 

@@ -119,7 +119,7 @@ func installed(ctx context.Context, cache string) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	install := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	install := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1")
 	install.Dir = fresh
 	if out, err := install.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("npm ci: %w\n%s", err, out[max(0, len(out)-2000):])

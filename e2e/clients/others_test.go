@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"iop/packages/go/patience"
 )
 
 // other is a request beside chat.
@@ -175,7 +177,7 @@ func TestOllamasLists(t *testing.T) {
 						t.Log(wrong)
 					}
 				}()
-				eventually(t, listAge, "the lists are the same", func() bool { wrong = entriesDiffer(t, c, kind); return wrong == "" })
+				patience.Until(t, "the lists are the same", func() bool { wrong = entriesDiffer(t, c, kind); return wrong == "" })
 			})
 		}
 	}
