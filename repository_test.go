@@ -25,6 +25,7 @@ import (
 var mayImport = map[string][]string{
 	"proto/iop":                    {},
 	"packages/go/execution":        {},
+	"packages/go/credentiallease":  {},
 	"packages/go/httprules":        {},
 	"packages/go/logging":          {},
 	"packages/go/config":           {},
