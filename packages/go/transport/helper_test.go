@@ -5,51 +5,29 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
-	"os/exec"
-	"runtime"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds every wait for what must happen. It says nothing about speed, which is a matter for bubbles: a machine
-// that stands still for seconds fails no test.
-const patience = 30 * time.Second
-
 // eventually polls until ok.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); !ok(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("after %v still not: %s", patience, what)
-		}
-	}
+	patience.Until(t, what, ok)
 }
 
 // within fails the test when ch isn't closed, or has no value, in time.
 func within[T any](t testing.TB, what string, ch <-chan T) T {
 	t.Helper()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case v := <-ch:
-		return v
-	case <-timer.C:
-		buf := make([]byte, 1<<16)
-		t.Fatalf("not within %v: %s\n%s", patience, what, buf[:runtime.Stack(buf, true)])
-		panic("unreachable")
-	}
+	return patience.Receive(t, what, ch)
 }
 
 // tcpPair returns both ends of a loopback connection.
@@ -251,7 +229,7 @@ func startSides(t testing.TB, a, b net.Conn, edge, node Config, work func(s *Str
 func startTCP(t testing.TB, work func(s *Stream)) *linkPair {
 	a, b := tcpPair(t)
 	cfg := testConfig()
-	cfg.Part = 2 * patience
+	cfg.Part = 2 * patience.Limit
 	return startPair(t, a, b, cfg, work)
 }
 
@@ -281,21 +259,8 @@ func end(seq uint64, n int) *pb.ProviderTunnelFrame {
 	return &pb.ProviderTunnelFrame{Seq: seq, Frame: &pb.ProviderTunnelFrame_End{End: &pb.TunnelEnd{Bytes: int64(n)}}}
 }
 
-// inBubble runs f on fake time, in a process of its own. The multiplexer keeps timers in a package-level pool, where a
-// timer of a bubble kills whoever meets it outside, or in the next bubble; and its timers of closed streams outlive
-// their session by seconds, so that emptying the pool between tests isn't enough.
+// inBubble runs f on fake time, in a process of its own.
 func inBubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
-	const env = "TRANSPORT_TEST_BUBBLE"
-	if os.Getenv(env) == t.Name() {
-		synctest.Test(t, f)
-		return
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1", "-test.timeout=4m")
-	cmd.Env = append(os.Environ(), env+"="+t.Name(), "GORACE=atexit_sleep_ms=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	patience.Alone(t, func(t *testing.T) { patience.Bubble(t, f) })
 }

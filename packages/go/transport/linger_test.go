@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+
+	"iop/packages/go/patience"
 )
 
 // A reader that was cancelled in the middle of a frame reads on from there once it lingers, until the node has closed
@@ -13,7 +15,7 @@ import (
 func TestLinger(t *testing.T) {
 	begun, rest := make(chan struct{}), make(chan struct{})
 	p := startTCP(t, func(s *Stream) {
-		if _, err := s.ReadOpen(patience); err != nil {
+		if _, err := s.ReadOpen(patience.Limit); err != nil {
 			return
 		}
 		frame, _ := appendFrame(nil, accepted(1), MaxTunnelFrame)

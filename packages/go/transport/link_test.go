@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
@@ -210,7 +211,7 @@ func TestAnswerThenGoodbye(t *testing.T) {
 	for range 50 {
 		ended := make(chan struct{})
 		p := startTCP(t, func(s *Stream) {
-			s.ReadOpen(patience)
+			s.ReadOpen(patience.Limit)
 			s.Write(accepted(1))
 			sendBody(s, 2, body)
 			close(ended)
@@ -288,7 +289,7 @@ func TestOpenIsBounded(t *testing.T) {
 	}
 	var streams []*Stream
 	for i := range acceptBacklog {
-		s, err := open(patience)
+		s, err := open(patience.Limit)
 		if err != nil {
 			t.Fatalf("open %d, within the backlog: %v", i, err)
 		}
@@ -315,7 +316,7 @@ func TestOpenIsBounded(t *testing.T) {
 			st.Close()
 		}
 	}()
-	s, err := open(patience)
+	s, err := open(patience.Limit)
 	if err != nil {
 		t.Fatalf("the next open: %v", err)
 	}
@@ -369,7 +370,7 @@ func TestOpenAfterOneThatWasGivenUp(t *testing.T) {
 	opens := make(chan error, 2)
 	var first atomic.Bool
 	p := startTCP(t, func(s *Stream) {
-		limit := patience
+		limit := patience.Limit
 		if first.CompareAndSwap(false, true) {
 			limit = 50 * time.Millisecond
 		}
@@ -398,7 +399,7 @@ func TestOpenAfterOneThatWasGivenUp(t *testing.T) {
 func TestOpenThatIsNeverUsed(t *testing.T) {
 	got := make(chan error, 1)
 	p := startTCP(t, func(s *Stream) {
-		_, err := s.ReadOpen(patience)
+		_, err := s.ReadOpen(patience.Limit)
 		got <- err
 	})
 	s, err := p.edge.Open(t.Context())
@@ -446,7 +447,7 @@ func TestManyLinksClose(t *testing.T) {
 		l.Close(ReasonClosed)
 	}
 	running.Wait()
-	if took := time.Since(began); took > patience { // one after the other they take minutes
+	if took := time.Since(began); took > patience.Limit { // one after the other they take minutes
 		t.Errorf("it took %v", took)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
@@ -108,7 +109,7 @@ func TestAnyByteIsLife(t *testing.T) {
 		cfg := testConfig()
 		cfg.Heartbeat = 24 * time.Hour // an answer to a heartbeat would be a byte, too
 		p := startSides(t, edge, node, cfg, quiet, func(s *Stream) {
-			s.ReadOpen(patience)
+			s.ReadOpen(patience.Limit)
 			for n := uint64(1); n < 10; n++ {
 				time.Sleep(40 * time.Second)
 				s.AppendBody(n, []byte("x"))
@@ -130,7 +131,7 @@ func TestWriteStall(t *testing.T) {
 		patient := testConfig()
 		patient.Dead = time.Hour
 		p := startSides(t, edge, node, testConfig(), patient, func(s *Stream) {
-			s.ReadOpen(patience)
+			s.ReadOpen(patience.Limit)
 			for n := uint64(1); ; n++ {
 				time.Sleep(10 * time.Second)
 				s.AppendBody(n, []byte("alive"))
@@ -210,7 +211,7 @@ func TestProbe(t *testing.T) {
 func TestProbeAnyByte(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		p, edge, node := startMem(t, testConfig(), func(s *Stream) {
-			s.ReadOpen(patience)
+			s.ReadOpen(patience.Limit)
 			time.Sleep(2 * time.Second)
 			s.Write(accepted(1))
 			lingerUntilEOF(s)

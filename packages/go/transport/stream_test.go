@@ -12,13 +12,14 @@ import (
 
 	"github.com/hashicorp/yamux"
 
+	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
 // answer writes a whole tunnel answer: accepted, the body, end, and then waits for the edge's close.
 func answer(body []byte) func(s *Stream) {
 	return func(s *Stream) {
-		if _, err := s.ReadOpen(patience); err != nil {
+		if _, err := s.ReadOpen(patience.Limit); err != nil {
 			return
 		}
 		if s.Write(accepted(1)) != nil || sendBody(s, 2, body) != nil {
@@ -75,7 +76,7 @@ func TestStreamKinds(t *testing.T) {
 	got := make(chan error, 1)
 	p := startTCP(t, func(s *Stream) {
 		got <- func() error {
-			open, err := s.ReadOpen(patience)
+			open, err := s.ReadOpen(patience.Limit)
 			if err != nil || open.GetTunnel().GetRunId() != "r" {
 				return errors.Join(err, errors.New("open"))
 			}
@@ -137,7 +138,7 @@ func TestStreamRefusesToSend(t *testing.T) {
 func TestHalfClose(t *testing.T) {
 	sawEOF := make(chan error, 1)
 	p := startTCP(t, func(s *Stream) {
-		s.ReadOpen(patience)
+		s.ReadOpen(patience.Limit)
 		_, err := s.ReadInput()
 		sawEOF <- err
 		sendBody(s, 1, []byte("late"))
@@ -165,7 +166,7 @@ func TestHalfClose(t *testing.T) {
 // TestEOFInsideAFrame: a frame that was begun and given up was never a message.
 func TestEOFInsideAFrame(t *testing.T) {
 	p := startTCP(t, func(s *Stream) {
-		s.ReadOpen(patience)
+		s.ReadOpen(patience.Limit)
 		s.mux.Write([]byte{0, 0, 0, 9, 1, 2})
 	})
 	s := p.open(t, t.Context())
@@ -182,7 +183,7 @@ func TestEOFIsNotTheLinksEnd(t *testing.T) {
 		a, b := tcpPair(t)
 		started := make(chan struct{})
 		p := startPair(t, a, b, testConfig(), func(s *Stream) {
-			s.ReadOpen(patience)
+			s.ReadOpen(patience.Limit)
 			s.Write(accepted(1))
 			close(started)
 			lingerUntilEOF(s)
@@ -260,7 +261,7 @@ func TestReadOpenLimit(t *testing.T) {
 	p := startTCP(t, func(s *Stream) {
 		_, err := s.ReadOpen(10 * time.Millisecond)
 		result <- err
-		_, err = s.ReadOpen(patience)
+		_, err = s.ReadOpen(patience.Limit)
 		result <- err
 	})
 	s, err := p.edge.Open(t.Context())
@@ -281,7 +282,7 @@ func TestReadOpenLimit(t *testing.T) {
 // TestCancelWakesReader, also one that has data to read.
 func TestCancelWakesReader(t *testing.T) {
 	p := startTCP(t, func(s *Stream) {
-		s.ReadOpen(patience)
+		s.ReadOpen(patience.Limit)
 		s.Append(accepted(1))
 		s.Append(end(2, 0))
 		s.Flush()

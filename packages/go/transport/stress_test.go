@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
@@ -24,7 +25,7 @@ func TestRandomLives(t *testing.T) {
 	began := time.Now()
 	more := func() bool { // on a slow machine it takes longer until both kinds of life were seen
 		over := time.Since(began)
-		return over < limit || over < patience/2 && (whole.Load() == 0 || broken.Load() == 0)
+		return over < limit || over < patience.Limit/2 && (whole.Load() == 0 || broken.Load() == 0)
 	}
 	done := make(chan struct{})
 	go func() {
@@ -135,7 +136,7 @@ func sendInput(s *Stream, n int) error {
 
 // randomNode answers, with the input read by a goroutine of its own as a node does it, or goes away at some point.
 func randomNode(s *Stream, r *rand.Rand) {
-	if _, err := s.ReadOpen(patience); err != nil {
+	if _, err := s.ReadOpen(patience.Limit); err != nil {
 		return
 	}
 	if r.IntN(8) == 0 {
@@ -161,7 +162,7 @@ func randomNode(s *Stream, r *rand.Rand) {
 // doesn't shut the gate for those who stay.
 func TestLeaversLeaveTheGateWhole(t *testing.T) {
 	p := startTCP(t, func(s *Stream) {
-		if _, err := s.ReadOpen(patience); err != nil {
+		if _, err := s.ReadOpen(patience.Limit); err != nil {
 			return
 		}
 		var writing sync.WaitGroup

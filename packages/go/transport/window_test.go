@@ -3,13 +3,15 @@ package transport
 import (
 	"slices"
 	"testing"
+
+	"iop/packages/go/patience"
 )
 
 // No read goes over a step of the window, so that the multiplexer gives the whole of a window back once it was read,
 // and not half of it.
 func TestReadsEndAtTheStepsOfTheWindow(t *testing.T) {
 	p := startTCP(t, func(s *Stream) {
-		if _, err := s.ReadOpen(patience); err != nil {
+		if _, err := s.ReadOpen(patience.Limit); err != nil {
 			t.Error(err)
 		}
 		body := make([]byte, MaxBody)
