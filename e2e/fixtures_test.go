@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"iop/e2e/fakeprovider"
 	"iop/e2e/harness"
 )
@@ -34,13 +36,20 @@ var refusedHere = []struct {
 	{"ollama-0.17.4/gzip-asked", 200, "the same: it asks for /api/tags"},
 	{"host-header-foreign", 200, "the same"},
 	{"ps*", 200, "the same of what is loaded"},
-	{"show*", 200, "the node names no models, so that each may be there; no Ollama is asked"},
 	{"native-chat-400-invalid-json", 400, "the model must be found before a node is chosen, so the body must be JSON"},
 	{"native-chat-400-empty-body", 400, "the same"},
 	{"options-cors", 405, "the edge answers browsers itself, by cors.origins"},
+	{"root*", 200, "the edge says that it is there"},
 	{"models*", 200, "the edge lists what its nodes offer"},
 	{"model", 404, "the same for one model; the provider of this test lists none"},
 	{"model-404", 404, "the same"},
+	{"503-loading-health", 404, notForCallers},
+	{"503-slot-busy", 404, notForCallers},
+	{"health", 404, notForCallers},
+	{"metrics", 404, notForCallers},
+	{"slots", 404, notForCallers},
+	{"props", 404, "the same; the node asks for it itself"},
+	{"native-completion-stream*", 404, "llama.cpp's own API isn't a surface"},
 	{"503-loading", 400, noModel},
 	{"chat-server-killed-midstream", 400, noModel},
 	{"chat-stream-queued-no-bytes-4s", 400, noModel},
@@ -50,42 +59,69 @@ var refusedHere = []struct {
 // noModel is why a request is refused that llama-server, which has one model only, answers. With a model it passes.
 const noModel = "the body names no model"
 
-func refusal(name string) (status int, why string) {
+// notForCallers is why a request isn't one of a surface's.
+const notForCallers = "what a server says of itself isn't its callers' business"
+
+// refusal returns the row of refusedHere for a recording, -1 = there is none.
+func refusal(name string) (row, status int, why string) {
 	_, short, _ := strings.Cut(name, "/")
-	for _, row := range refusedHere {
+	for i, row := range refusedHere {
 		prefix, star := strings.CutSuffix(row.names, "*")
 		if name == row.names || short == row.names || star && strings.HasPrefix(short, prefix) {
-			return row.status, row.why
+			return i, row.status, row.why
 		}
 	}
-	return 0, ""
+	return -1, 0, ""
 }
 
-// Every recording of a surface's path goes through edge and node, in all three dialects: what the real provider sent is
-// what the caller gets, byte for byte, and what was cut is cut.
-func TestRecordingsPassAsTheyAre(t *testing.T) {
-	fixtures, err := fakeprovider.LoadFixtures(func(_, path string) bool {
-		return strings.HasPrefix(path, "/v1/") || strings.HasPrefix(path, "/api/")
-	})
+// recordings are all there are, by provider.
+func recordings(t *testing.T) map[string][]*fakeprovider.Fixture {
+	t.Helper()
+	all, err := fakeprovider.LoadFixtures(func(string, string) bool { return true })
 	if err != nil {
 		t.Fatal(err)
 	}
 	byProvider := map[string][]*fakeprovider.Fixture{}
-	for _, f := range fixtures {
+	for _, f := range all {
 		provider, _, _ := strings.Cut(f.Name, "/")
 		byProvider[provider] = append(byProvider[provider], f)
 	}
-	if len(fixtures) < 130 || len(byProvider) != 2 {
-		t.Fatalf("only %d recordings of %d providers", len(fixtures), len(byProvider))
+	if len(all) != 151 || len(byProvider) != 2 {
+		t.Fatalf("%d recordings of %d providers", len(all), len(byProvider))
 	}
-	for provider, list := range byProvider {
+	return byProvider
+}
+
+// No row of refusedHere says of a recording what isn't so any more.
+func TestEachReasonIsAboutARecording(t *testing.T) {
+	used := map[int]bool{}
+	for _, list := range recordings(t) {
+		for _, f := range list {
+			row, _, _ := refusal(f.Name)
+			used[row] = true
+		}
+	}
+	for i, row := range refusedHere {
+		if !used[i] {
+			t.Errorf("no recording is meant by %q", row.names)
+		}
+	}
+}
+
+// Every recording goes through edge and node, in all three dialects, or is one that the edge answers by itself: what the
+// real provider sent is what the caller gets, byte for byte, and what was cut is cut.
+func TestRecordingsPassAsTheyAre(t *testing.T) {
+	adapters := map[string]string{"llamacpp-0.7.0": "kind: openai, allow_paths: [/v1/messages, /v1/messages/count_tokens]", "ollama-0.17.4": "kind: ollama"}
+	for provider, list := range recordings(t) {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, ok, setup{allow: "/v1/messages, /v1/messages/count_tokens, /api/*"})
+			server := fakeprovider.New(t, behindLists(ok))
+			r := newRigWith(t, server, setup{Options: harness.Options{
+				Adapters: fmt.Sprintf("[{name: gpu, %s, base_url: %q, max_concurrency: 4}]", adapters[provider], server.URL())}})
 			passed, refused := 0, 0
 			for _, f := range list {
 				request := f.Request
-				if status, why := refusal(f.Name); status != 0 {
+				if row, status, why := refusal(f.Name); row >= 0 {
 					wantRefused(t, r, f, status, why)
 					if refused++; why != noModel {
 						continue
@@ -138,10 +174,10 @@ func replay(t *testing.T, r *rig, f *fakeprovider.Fixture, request []byte) {
 	}
 	for i, want := range answers {
 		script := f.Replay(0.02)
-		r.provider.Use(func(x *fakeprovider.Exchange) {
+		r.provider.Use(behindLists(func(x *fakeprovider.Exchange) {
 			x.Number = i + 1 // of the recording's connection; the node has its own
 			script(x)
-		})
+		}))
 		// A recording that ended closes its connection; the next request mustn't meet it half closed (HT-14).
 		harness.Until(t, limit, "the last connection is closed", func() bool { _, open := r.provider.Connections(); return open == 0 })
 		n := len(r.seen())
@@ -153,8 +189,35 @@ func replay(t *testing.T, r *rig, f *fakeprovider.Fixture, request []byte) {
 			continue
 		}
 		compare(t, fmt.Sprintf("%s, request %d", f.Name, i+1), a, want)
-		if got := r.seen()[n:]; len(got) != 1 || !bytes.Equal(got[0].Received(), sent) {
+		got := r.seen()[n:]
+		if len(got) != 1 || !bytes.Equal(got[0].Received(), sent) {
 			t.Errorf("%s: the provider got %d requests; want one, with the recorded body", f.Name, len(got))
+			continue
+		}
+		sameHead(t, f.Name, got[0], parsed)
+	}
+}
+
+// sameHead compares the head that a provider got with the one that the caller sent, but for what each hop says itself.
+func sameHead(t *testing.T, name string, got *fakeprovider.Exchange, sent *http.Request) {
+	t.Helper()
+	if got.Method != sent.Method || got.Target != sent.RequestURI {
+		t.Errorf("%s: the provider was asked for %s %s", name, got.Method, got.Target)
+	}
+	if strings.HasPrefix(got.Target, "/api/show") {
+		return // the edge asks for it itself
+	}
+	own := []string{"Authorization", "X-Api-Key", "Origin", "Connection", "Expect", "Content-Length", "Transfer-Encoding"}
+	theirs := http.Header{}
+	for _, header := range []http.Header{got.Header, sent.Header} {
+		rest := header.Clone()
+		for _, line := range own {
+			rest.Del(line)
+		}
+		if len(theirs) == 0 {
+			theirs = rest
+		} else if diff := cmp.Diff(rest, theirs); diff != "" {
+			t.Errorf("%s: sent (-), arrived (+):\n%s", name, diff)
 		}
 	}
 }
@@ -238,6 +301,10 @@ func TestAnswerCutAfterEveryByte(t *testing.T) {
 					r.provider.Use(fakeprovider.CutAfter(f.Response, k, reset))
 					want, _ := parse(f.Response[:k], request) // nil without a whole head
 					cutAt(t, r.ask(string(f.Request)), want, fmt.Sprintf("cut after %d of %d bytes", k, len(f.Response)), reset)
+					if k/stride%4 == 3 { // an adapter that fails again and again is left alone for a while
+						r.provider.Use(ok)
+						wantWhole(t, r.ask(string(f.Request)), 200, `{"object":"chat.completion"}`)
+					}
 				}
 			})
 		}

@@ -78,7 +78,7 @@ func (p *pair) wantFailure(t *testing.T, a *harness.Answer, status int, code str
 	t.Helper()
 	told, _, err := p.refusal(a.Bytes)
 	if a.StatusCode != status || told != code || err != nil || a.Cut != nil || !strings.HasPrefix(a.Header.Get("Content-Type"), "application/json") {
-		t.Errorf("%d %v %s: %v; want %d %s", a.StatusCode, a.Header, a.Bytes, err, status, code)
+		t.Errorf("%d %v %s: %v; want %d %s", a.StatusCode, a.Header, shorten(a.Bytes), err, status, code)
 	}
 	if a.Header.Get("X-Should-Retry") != "false" {
 		t.Errorf("the provider may have run it, and clients aren't told: %v", a.Header)
@@ -152,7 +152,7 @@ func TestPairsTellOfFailures(t *testing.T) {
 				p.passedOn(t, &f, a)
 				continue
 			}
-			p.broken(t, &f, a)
+			p.broken(t, &f, "Hello naïve café,", a)
 			a = p.ask(p.request(chatOf(false)))
 			status := 502
 			if f.late {
@@ -186,13 +186,12 @@ func (p *pair) passedOn(t *testing.T, f *fault, a *harness.Answer) {
 	wantLog(t, p.ended(a.Header), map[string]any{"code": code, "status": 200, "attempts": 1})
 }
 
-// broken checks the stream of a run that failed.
-func (p *pair) broken(t *testing.T, f *fault, a *harness.Answer) {
+// broken checks the stream of a run that failed after some text had come.
+func (p *pair) broken(t *testing.T, f *fault, came string, a *harness.Answer) {
 	t.Helper()
 	h, err := p.stream(a.Bytes, true)
-	const came = "Hello naïve café,"
 	if a.StatusCode != 200 || err != nil || h.Whole || h.Finish != "" || h.Failed != f.code || h.Text != came && !(f.lost && strings.HasPrefix(came, h.Text)) {
-		t.Errorf("%s: %d %v, %+v:\n%s", f.name, a.StatusCode, err, h, a.Bytes)
+		t.Errorf("%s: %d %v, %+v; want %q and %s:\n%s", f.name, a.StatusCode, err, h, came, f.code, shorten(a.Bytes))
 	}
 	switch clean := a.Cut == nil; {
 	case p.name == "runs" && !clean:

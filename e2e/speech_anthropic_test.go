@@ -296,6 +296,15 @@ func (r *anthropicReader) told(u *anthropicUsage) {
 
 // block takes an event of a block.
 func (r *anthropicReader) block(e *anthropicEvent) error {
+	if !r.exact { // llama.cpp begins the next block before it ends the last
+		switch {
+		case e.Type == "content_block_start" && r.open != nil && e.Index == r.index+1:
+			r.open = nil
+			r.index++
+		case e.Index < r.index && (e.Type == "content_block_stop" || e.Delta != nil && e.Delta.Type == "signature_delta"):
+			return nil
+		}
+	}
 	if e.Index != r.index || r.Finish != "" || (e.Type == "content_block_start") != (r.open == nil) {
 		return errors.New("out of order")
 	}
@@ -303,7 +312,7 @@ func (r *anthropicReader) block(e *anthropicEvent) error {
 	case "content_block_start":
 		r.open = e.Block
 		if e.Block != nil && e.Block.Type == "tool_use" {
-			if e.Block.ID == "" || e.Block.Name == "" || string(e.Block.Input) != "{}" {
+			if e.Block.ID == "" || e.Block.Name == "" || r.exact && string(e.Block.Input) != "{}" {
 				return errors.New("not the beginning of a call")
 			}
 			r.Calls = append(r.Calls, fakeprovider.Call{ID: e.Block.ID, Name: e.Block.Name})
