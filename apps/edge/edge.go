@@ -99,12 +99,18 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 	l.registry, l.waiting = registry, func() { g.service.Reconfigured() }
 	view := &view{registry: registry, scheduler: g.scheduler, places: places}
 	metrics := admin.NewMetrics(opts.Version, admin.Sources{
-		Nodes: view.nodes, Places: g.scheduler.Snapshot, OpenStreams: view.openStreams,
-		Live:       func() int { return g.service.Live() },
-		LateFrames: func() map[string]uint64 { return g.service.LateFrames() }, NodeIgnored: registry.Ignored,
-		Listener:  func() admin.ListenerStats { return listenerStats(g.nodes) },
-		BodyBytes: func() int64 { return g.handler.BodyBytes() },
+		Nodes: view.nodes, Ended: registry.Ended, NodeIgnored: registry.Ignored, Places: g.scheduler.Snapshot,
+		Links: view.links, Listener: func() admin.ListenerStats { return listenerStats(g.nodes) },
+		Live: func() int { return g.service.Live() }, SlowAnswers: func() int { return g.service.SlowAnswers() },
+		Frames:     func() map[string]uint64 { return g.service.Frames() },
+		LateFrames: func() map[string]uint64 { return g.service.LateFrames() },
+		Bus:        bus.Stats, BodyBytes: func() int64 { return g.handler.BodyBytes() }, Offered: view.offered,
+		Config: func() uint64 { return current().Version },
 	})
+	l.told = func(changed bool, err error) {
+		metrics.Reloaded(changed, err)
+		publishReload(bus, current().Version, changed, err)
+	}
 	g.service = service.New(service.Config{
 		State: current, Scheduler: g.scheduler, Nodes: connections{registry}, Commands: connections{registry}.commands, Events: bus, Log: opts.Log,
 		Observers:     []service.Observer{metrics},

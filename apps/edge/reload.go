@@ -22,9 +22,10 @@ type live struct {
 	state       atomic.Pointer[config.State]
 	generations *node.Generations
 	registry    *node.Registry
-	waiting     func()        // has those who wait look again
-	bound       config.Listen // what listen became; set before follow
-	mu          sync.Mutex    // of reload
+	told        func(changed bool, err error) // of each try, after it
+	waiting     func()                        // has those who wait look again
+	bound       config.Listen                 // what listen became; set before follow
+	mu          sync.Mutex                    // of reload
 }
 
 // bind notes where the edge listens, so that a file which names the port that it got for a 0 says the same.
@@ -82,6 +83,7 @@ func (l *live) reload(why string) {
 		l.waiting()
 		l.log.Info().Str("why", why).Uint64("version", state.Version).Strs("changed", old.Edge.Differs(next)).Msg("configuration reloaded")
 	}
+	l.told(state != nil && err == nil, err)
 }
 
 // check makes the state that would follow old, nil when next says the same.

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -82,13 +83,50 @@ func (p *places) Fence(id string, generation uint64) {
 	p.changes.Add(1)
 }
 
-// openStreams are the open streams of each connected node.
-func (v *view) openStreams() map[string]int {
-	open := map[string]int{}
-	for _, c := range v.registry.Connections() {
-		open[c.NodeID] = c.Link.Status().OpenStreams
+// offered returns how a provider calls a model that an adapter is asked for, "" when it didn't name it.
+func (v *view) offered(nodeID, adapter, target string) string {
+	for _, o := range v.offers() {
+		if o.Node != nodeID || o.Adapter != adapter {
+			continue
+		}
+		for _, name := range o.Targets {
+			if execution.SameModel(name, target) {
+				return name
+			}
+		}
+		for i := range o.Models {
+			if execution.SameModel(o.Models[i].Name, target) {
+				return o.Models[i].Name
+			}
+		}
 	}
-	return open
+	return ""
+}
+
+// links are the links of the connected nodes.
+func (v *view) links() []admin.LinkStats {
+	live := v.registry.Connections()
+	all := make([]admin.LinkStats, len(live))
+	for i, c := range live {
+		st := c.Link.Status()
+		all[i] = admin.LinkStats{Node: c.NodeID, OpenStreams: st.OpenStreams, Pending: st.Pending, BytesIn: st.BytesIn,
+			BytesOut: st.BytesOut, RoundTrip: st.RTT}
+	}
+	return all
+}
+
+// publishReload tells of a try to reload the configuration, unless it says nothing new.
+func publishReload(bus *events.Bus, version uint64, changed bool, err error) {
+	e := events.Event{Kind: events.KindReloaded, Text: fmt.Sprintf("configuration %d is in force", version)}
+	switch {
+	case err != nil:
+		// What is wrong stands in the log only: it may quote what the file holds.
+		e.Kind, e.Text = events.KindReloadRefused, fmt.Sprintf("configuration %d stays in force; the log says what is wrong with the file", version)
+	case !changed:
+		return
+	}
+	e.Code = e.Kind.String()
+	bus.Publish(e)
 }
 
 // notReady says why the edge takes no work.

@@ -1,9 +1,12 @@
 package admin
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"iop/apps/edge/internal/admission"
+	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/node"
 )
 
@@ -11,22 +14,41 @@ import (
 type Sources struct {
 	// Nodes returns every configured node.
 	Nodes func() []node.NodeView
-	// Places returns places and waiters.
-	Places func() admission.Snapshot
-	// Live returns how many runs are live.
-	Live func() int
-	// OpenStreams returns the open work streams of each connected node; the control stream isn't one.
-	OpenStreams func() map[string]int
-	// LateFrames returns how many frames came after their run was decided, by kind.
-	LateFrames func() map[string]uint64
+	// Ended returns how many connections of nodes have ended, by why.
+	Ended func() map[node.FenceReason]uint64
 	// NodeIgnored returns how many messages of nodes had no use, by why.
 	NodeIgnored func() node.Ignored
-	// EventsDropped returns how many events slow subscribers of the bus have lost.
-	EventsDropped func() uint64
+	// Places returns places and waiters.
+	Places func() admission.Snapshot
+	// Links returns the links of the connected nodes.
+	Links func() []LinkStats
 	// Listener returns what the listener of nodes did since the start.
 	Listener func() ListenerStats
+	// Live returns how many runs are live.
+	Live func() int
+	// SlowAnswers returns how many answers are whole here while their callers still read.
+	SlowAnswers func() int
+	// Frames returns how many frames of work streams came from nodes, by kind; LateFrames those of them that came after
+	// their run was decided.
+	Frames, LateFrames func() map[string]uint64
+	// Bus returns what the bus has done.
+	Bus func() events.Stats
 	// BodyBytes returns how many bytes of request bodies are held, in memory and in files.
 	BodyBytes func() int64
+	// Offered returns how a provider calls a model that an adapter is asked for, "" = it didn't name it.
+	Offered func(nodeID, adapter, target string) string
+	// Config returns the number of the configuration that is in force.
+	Config func() uint64
+}
+
+// LinkStats is one node's link.
+type LinkStats struct {
+	Node        string
+	OpenStreams int
+	Pending     int // bytes that wait to be written
+	BytesIn     int64
+	BytesOut    int64
+	RoundTrip   time.Duration // 0 = not measured yet
 }
 
 // ListenerStats is what became of connections to the listener of nodes.
@@ -37,143 +59,117 @@ type ListenerStats struct {
 	Unregistered int               // now
 }
 
-// gauges is the collector behind them.
-type gauges struct {
-	from Sources
-
-	nodes, inFlight, capacity, unconfirmed, adopted, queued, draining *prometheus.Desc
-	ignored, live, streams, late, dropped, bodies, unused             *prometheus.Desc
-	accepted, acceptErrors, refused, unregistered                     *prometheus.Desc
+// metric is one family of values that are read when somebody scrapes.
+type metric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
 }
 
-func newGauges(s Sources) *gauges {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, labels, nil)
-	}
-	return &gauges{
-		from:        s,
-		nodes:       desc("iop_nodes", "Configured nodes, by state.", "state"),
-		inFlight:    desc("iop_places_in_flight", "Places that are held.", "node", "adapter"),
-		capacity:    desc("iop_places_capacity", "Places that there are.", "node", "adapter"),
-		unconfirmed: desc("iop_places_unconfirmed", "Places held by runs whose end the node hasn't confirmed.", "node", "adapter"),
-		adopted:     desc("iop_places_adopted", "Places held by runs of an earlier connection.", "node", "adapter"),
-		queued:      desc("iop_queue_length", "Requests that wait for a place."),
-		draining:    desc("iop_draining", "1 while the edge takes no new work."),
-		ignored:     desc("iop_admission_ignored_total", "Words about places that came too late to change anything.", "about"),
-		live:        desc("iop_runs_live", "Runs that are live."),
-		streams:     desc("iop_open_streams", "Open work streams of a node's link.", "node"),
-		late:        desc("iop_late_frames_total", "Frames that came after their run was decided.", "kind"),
-		unused:      desc("iop_node_messages_ignored_total", "Messages of nodes that had no use, by why.", "reason"),
-		dropped:     desc("iop_events_dropped_total", "Events that slow subscribers have lost."),
-		bodies:      desc("iop_request_body_held_bytes", "Bytes of request bodies that are held."),
+func gaugeOf(name, help string, labels ...string) *metric {
+	return &metric{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue}
+}
 
-		accepted:     desc("iop_node_connections_accepted_total", "Connections to the listener of nodes."),
-		acceptErrors: desc("iop_node_connections_failed_total", "Connections to the listener of nodes that couldn't be accepted."),
-		refused:      desc("iop_node_registrations_refused_total", "Connections that didn't register, by why.", "reason"),
-		unregistered: desc("iop_node_connections_unregistered", "Connections that haven't registered yet."),
+func counterOf(name, help string, labels ...string) *metric {
+	return &metric{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue}
+}
+
+func (m *metric) set(c chan<- prometheus.Metric, value float64, labels ...string) {
+	c <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
+}
+
+// truth is how yes and no look.
+func (m *metric) truth(c chan<- prometheus.Metric, is bool, labels ...string) {
+	value := 0.0
+	if is {
+		value = 1
 	}
+	m.set(c, value, labels...)
+}
+
+// group is what is read from one snapshot.
+type group struct {
+	metrics []*metric
+	collect func(c chan<- prometheus.Metric)
 }
 
 // Describe implements prometheus.Collector.
-func (g *gauges) Describe(c chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.nodes, g.inFlight, g.capacity, g.unconfirmed, g.adopted, g.queued, g.draining,
-		g.ignored, g.live, g.streams, g.late, g.dropped, g.bodies, g.unused,
-		g.accepted, g.acceptErrors, g.refused, g.unregistered} {
-		c <- d
+func (g *group) Describe(c chan<- *prometheus.Desc) {
+	for _, m := range g.metrics {
+		c <- m.desc
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (g *gauges) Collect(c chan<- prometheus.Metric) {
-	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
-		c <- prometheus.MustNewConstMetric(d, kind, value, labels...)
+func (g *group) Collect(c chan<- prometheus.Metric) { g.collect(c) }
+
+// groups are all of them, without those that have no source.
+func groups(s *Sources) []prometheus.Collector {
+	all := []prometheus.Collector{edgeGroup(s)}
+	if s.Nodes != nil {
+		all = append(all, nodesGroup(s.Nodes))
 	}
-	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-		send(d, prometheus.GaugeValue, value, labels...)
+	if s.Ended != nil {
+		all = append(all, endedGroup(s.Ended))
 	}
-	if g.from.Nodes != nil {
-		for state, n := range nodeStates(g.from.Nodes()) {
-			gauge(g.nodes, float64(n), state)
-		}
+	if s.NodeIgnored != nil {
+		all = append(all, ignoredGroup(s.NodeIgnored))
 	}
-	if g.from.Places != nil {
-		g.collectPlaces(g.from.Places(), send)
+	if s.Places != nil {
+		all = append(all, placesGroup(s.Places))
 	}
-	if g.from.Live != nil {
-		gauge(g.live, float64(g.from.Live()))
+	if s.Links != nil {
+		all = append(all, linksGroup(s.Links))
 	}
-	if g.from.OpenStreams != nil {
-		for id, n := range g.from.OpenStreams() {
-			gauge(g.streams, float64(n), id)
-		}
+	if s.Listener != nil {
+		all = append(all, listenerGroup(s.Listener))
 	}
-	if g.from.LateFrames != nil {
-		for kind, n := range g.from.LateFrames() {
-			send(g.late, prometheus.CounterValue, float64(n), kind)
-		}
+	if s.Bus != nil {
+		all = append(all, busGroup(s.Bus))
 	}
-	if g.from.NodeIgnored != nil {
-		n := g.from.NodeIgnored()
-		for reason, n := range map[string]uint64{"run_ended": n.RunEnded, "status": n.Status, "events": n.Events, "other": n.Other, "late": n.Late} {
-			send(g.unused, prometheus.CounterValue, float64(n), reason)
-		}
-	}
-	if g.from.EventsDropped != nil {
-		send(g.dropped, prometheus.CounterValue, float64(g.from.EventsDropped()))
-	}
-	if g.from.Listener != nil {
-		st := g.from.Listener()
-		send(g.accepted, prometheus.CounterValue, float64(st.Accepted))
-		send(g.acceptErrors, prometheus.CounterValue, float64(st.AcceptErrors))
-		gauge(g.unregistered, float64(st.Unregistered))
-		for reason, n := range st.Refused {
-			send(g.refused, prometheus.CounterValue, float64(n), reason)
-		}
-	}
-	if g.from.BodyBytes != nil {
-		gauge(g.bodies, float64(g.from.BodyBytes()))
-	}
+	return all
 }
 
-// nodeStates counts nodes by state. A state without nodes is 0 and not absent: alerts compare with it.
-func nodeStates(views []node.NodeView) map[string]int {
-	n := map[string]int{}
-	for _, s := range []node.State{node.StateRegistered, node.StateNotReady, node.StateReady, node.StateDraining,
-		node.StateUnresponsive, node.StateOffline, node.StateDisabled} {
-		n[string(s)] = 0
-	}
-	for _, v := range views {
-		n[string(v.State)]++
-	}
-	return n
+// edgeGroup is what is about the edge as a whole.
+func edgeGroup(s *Sources) *group {
+	live := gaugeOf("iop_runs_live", "Runs and tunnels that have no outcome yet.")
+	slow := gaugeOf("iop_answers_unread", "Answers that are whole at the edge while their callers still read.")
+	bodies := gaugeOf("iop_request_body_held_bytes", "Bytes of request bodies that are held, in memory and in files.")
+	version := gaugeOf("iop_config_version", "Number of the configuration that is in force.")
+	frames := counterOf("iop_frames_received_total", "Frames of work streams from nodes, counted when their attempt ends.", "kind")
+	late := counterOf("iop_late_frames_total", "Frames that came after their run was decided.", "kind")
+	return &group{[]*metric{live, slow, bodies, version, frames, late}, func(c chan<- prometheus.Metric) {
+		for m, read := range map[*metric]func() int{live: s.Live, slow: s.SlowAnswers} {
+			if read != nil {
+				m.set(c, float64(read()))
+			}
+		}
+		if s.BodyBytes != nil {
+			bodies.set(c, float64(s.BodyBytes()))
+		}
+		if s.Config != nil {
+			version.set(c, float64(s.Config()))
+		}
+		for m, read := range map[*metric]func() map[string]uint64{frames: s.Frames, late: s.LateFrames} {
+			if read == nil {
+				continue
+			}
+			for kind, n := range read() {
+				m.set(c, float64(n), kind)
+			}
+		}
+	}}
 }
 
-func (g *gauges) collectPlaces(snap admission.Snapshot, send func(*prometheus.Desc, prometheus.ValueType, float64, ...string)) {
-	draining := 0.0
-	if snap.Draining {
-		draining = 1
-	}
-	send(g.draining, prometheus.GaugeValue, draining)
-	send(g.queued, prometheus.GaugeValue, float64(snap.Queued))
-	for about, n := range map[string]uint64{"sent": snap.Ignored.Sent, "release": snap.Ignored.Release, "rejected": snap.Ignored.Rejected,
-		"decided": snap.Ignored.Decided, "ended": snap.Ignored.Ended,
-		"adopt": snap.Ignored.Adopt, "stale": snap.Ignored.Stale} {
-		send(g.ignored, prometheus.CounterValue, float64(n), about)
-	}
-	// A node that came back has places of two generations for a while; the series has one.
-	sums := map[admission.Place]admission.PlaceSnapshot{}
-	for _, p := range snap.Places {
-		sum := sums[p.Place]
-		sum.Capacity += p.Capacity
-		sum.InFlight += p.InFlight
-		sum.Unconfirmed += p.Unconfirmed
-		sum.Adopted += p.Adopted
-		sums[p.Place] = sum
-	}
-	for at, sum := range sums {
-		send(g.inFlight, prometheus.GaugeValue, float64(sum.InFlight), at.Node, at.Adapter)
-		send(g.capacity, prometheus.GaugeValue, float64(sum.Capacity), at.Node, at.Adapter)
-		send(g.unconfirmed, prometheus.GaugeValue, float64(sum.Unconfirmed), at.Node, at.Adapter)
-		send(g.adopted, prometheus.GaugeValue, float64(sum.Adopted), at.Node, at.Adapter)
-	}
+// busGroup is what the event bus has done. Of each subscriber it holds that what it received and what was dropped for it
+// is what was published for it.
+func busGroup(read func() events.Stats) *group {
+	published := counterOf("iop_events_published_total", "Events that were published.")
+	dropped := counterOf("iop_events_dropped_total", "Events that slow subscribers have lost, all of them together.")
+	subscribers := gaugeOf("iop_event_subscribers", "Who follows events now.")
+	return &group{[]*metric{published, dropped, subscribers}, func(c chan<- prometheus.Metric) {
+		st := read()
+		published.set(c, float64(st.Published))
+		dropped.set(c, float64(st.Dropped))
+		subscribers.set(c, float64(st.Subscribers))
+	}}
 }

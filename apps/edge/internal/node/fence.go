@@ -30,6 +30,12 @@ const (
 	FenceIdentityExpired FenceReason = "identity_expired"
 )
 
+// FenceReasons are all of them.
+func FenceReasons() []FenceReason {
+	return []FenceReason{FenceLost, FenceSuperseded, FenceDead, FenceLeft, FenceProtocol, FenceSendOverflow, FenceUnconfirmedRun,
+		FenceEdgeDraining, FenceNodeDisabled, FenceIdentityExpired}
+}
+
 // fences counts connections by why they ended.
 type fences struct {
 	mu sync.Mutex

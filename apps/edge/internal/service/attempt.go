@@ -24,6 +24,7 @@ type attempt struct {
 	writer *writer     // nil = the body was written inline
 	seq    *execution.Sequence
 	msg    message // the one that is being handled
+	got    [execution.StepError + 1]uint32
 
 	opened  bool               // the whole open was handed to the link, so that the node may start
 	written bool               // and so was the whole body, by the driver
@@ -142,6 +143,7 @@ func (a *attempt) receive() {
 			a.readFailed(err)
 			return
 		}
+		a.got[a.msg.step]++
 		a.take(&a.msg)
 	}
 }
@@ -178,6 +180,7 @@ func (a *attempt) whole() bool {
 // close ends the attempt: the place, the writer, the stream, and what the node is told.
 func (a *attempt) close() {
 	defer a.judge() // when the place is settled
+	a.run.service.frames.add(&a.got)
 	phase := a.run.watch.at()
 	a.run.watch.enter(phaseWaiting)
 	if a.stream == nil {

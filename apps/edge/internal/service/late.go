@@ -11,8 +11,20 @@ import (
 
 // late reads what nodes still say of attempts that are over, aside from the drivers, and counts it by kind.
 type late struct {
-	counts  [execution.StepError + 1]atomic.Uint64
+	counts  frames
 	reading sync.WaitGroup
+}
+
+// frames are counts by kind.
+type frames [execution.StepError + 1]atomic.Uint64
+
+// add takes what one attempt has counted: the driver of a fast stream mustn't share a counter with all others.
+func (f *frames) add(own *[execution.StepError + 1]uint32) {
+	for step, n := range own {
+		if n > 0 {
+			f[step].Add(uint64(n))
+		}
+	}
 }
 
 // follow closes a stream whose run was cancelled and reads on until the node closed it too, or the reaper has reset
@@ -47,8 +59,8 @@ func (l *late) glance(s *transport.Stream, kind execution.Kind) {
 	}
 }
 
-// lateNames are the kinds as metrics show them.
-var lateNames = [...]string{
+// stepNames are the kinds as metrics show them.
+var stepNames = [...]string{
 	0:                       "unknown",
 	execution.StepAccepted:  "accepted",
 	execution.StepRejected:  "rejected",
@@ -64,11 +76,11 @@ var lateNames = [...]string{
 	execution.StepError:     "error",
 }
 
-func (l *late) snapshot() map[string]uint64 {
+func (f *frames) snapshot() map[string]uint64 {
 	m := make(map[string]uint64)
-	for step := range l.counts {
-		if n := l.counts[step].Load(); n > 0 {
-			m[lateNames[step]] = n
+	for step := range f {
+		if n := f[step].Load(); n > 0 {
+			m[stepNames[step]] = n
 		}
 	}
 	return m

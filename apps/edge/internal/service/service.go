@@ -73,6 +73,7 @@ type Service struct {
 	tails    tails
 	commands commands
 	late     late
+	frames   frames    // that came in time
 	buffers  sync.Pool // of *[]byte, transport.MaxBody long
 }
 
@@ -176,4 +177,8 @@ func (s *Service) Reconfigured() { s.cfg.Scheduler.Recall() }
 func (s *Service) Live() int { return s.runs.len() }
 
 // LateFrames returns, by kind, how many frames came after their run was decided.
-func (s *Service) LateFrames() map[string]uint64 { return s.late.snapshot() }
+func (s *Service) LateFrames() map[string]uint64 { return s.late.counts.snapshot() }
+
+// Frames returns, by kind, how many frames of work streams came before their run was decided. Those of an attempt are
+// counted when it ends.
+func (s *Service) Frames() map[string]uint64 { return s.frames.snapshot() }

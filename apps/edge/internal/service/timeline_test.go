@@ -60,6 +60,9 @@ func TestStepsOfATunnel(t *testing.T) {
 		t.Fatal(o.Failure)
 	}
 	r.wantSteps(bus, "run-1", "run_submitted  0 ", "run_placed a 1 ", "run_accepted a 1 ", "run_first_byte a 1 ", "run_ended a 1 ok")
+	if got := r.svc.Frames(); got["accepted"] != 1 || got["head"] != 1 || got["body"] != 1 || got["end"] != 1 || len(got) != 4 {
+		t.Errorf("frames %v", got)
+	}
 	x, _ := r.svc.Explain("run-1")
 	if x.RunID != "run-1" || x.Code != "ok" || x.LeftOut != 0 || x.Timeline[1].Generation != 1 || x.Timeline[1].Adapter != "p" {
 		t.Errorf("%+v", x)
