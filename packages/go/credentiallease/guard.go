@@ -1,30 +1,37 @@
 package credentiallease
 
-import "time"
+import (
+	"crypto/ed25519"
+	"errors"
+	"sync"
+	"time"
+)
 
 // Defaults of a Guard.
 const (
 	DefaultTolerance = 5 * time.Second // by which a lease may be early
 	DefaultMaxReplay = 65536
+
+	maxRecipients = 4
 )
 
 // Config is what a Guard is made for.
 type Config struct {
 	NodeID     string
-	EdgeID     string        // whose leases these are: the edge's name from registration
-	Generation uint64        // of the connection
-	MaxTTL     time.Duration // 0 or more than MaxTTL = MaxTTL
-	Tolerance  time.Duration // of not-before only; 0 = DefaultTolerance
-	MaxReplay  int           // lease ids remembered at most; 0 = DefaultMaxReplay
+	EdgeID     string // whose leases these are: the edge's name from registration
+	Generation uint64 // of the connection
+	MaxReplay  int    // lease ids remembered at most; 0 = DefaultMaxReplay, which is the most
 }
 
 // Projection is what a node was told of the edge's configuration, as far as leases go.
 type Projection struct {
-	Number   uint64
-	Keys     []VerifyKey
-	Slots    []SlotState
-	Routes   []Revision
-	Profiles []Revision
+	Number    uint64 // from 1
+	Keys      []VerifyKey
+	Slots     []SlotState
+	Routes    []Revision
+	Profiles  []Revision
+	MaxTTL    time.Duration // 0 or more than MaxTTL = MaxTTL
+	Tolerance time.Duration // of not-before only; 0 = DefaultTolerance, which is the most
 }
 
 // SlotState says which leases of a slot count.
@@ -50,27 +57,285 @@ type Revocation struct {
 // Guard decides at a node which leases of one connection may be used. It owns what can change under a lease: the edge's
 // keys, slots, revisions, the node's recipient keys, and which lease ids were seen. Safe for concurrent use; no
 // cryptography is done under its lock.
-type Guard struct{}
+type Guard struct {
+	node, edge string // set once, as is the generation
+	generation uint64
+
+	mu         sync.Mutex
+	maxTTL     int64 // milliseconds, as is tolerance
+	tolerance  int64
+	closed     bool
+	projection uint64
+	keys       keyring // replaced, never changed
+	slots      map[string]slot
+	routes     map[string]uint64
+	profiles   map[string]uint64
+	recipients []recipientEntry // the current one is the last
+	seen       replaySet
+	held       map[*Held]struct{} // verified and not ended
+}
+
+// slot is what is known of one slot. Entries stay for the connection's life, so that a floor outlives a projection that
+// doesn't name the slot.
+type slot struct {
+	known    bool   // by the projection in force
+	floor    uint64 // the least revision that counts; it never goes down
+	disabled bool
+	since    uint64 // the projection in force when Revoke disabled it
+}
+
+// recipientEntry is a recipient key, and until when one that was replaced still opens.
+type recipientEntry struct {
+	key      *RecipientKey
+	replaced bool
+	until    int64 // 0 = not known yet: the clock wasn't synchronized when it was replaced
+}
 
 // NewGuard returns the guard of a new connection, which refuses everything until Project and UseRecipient were called.
-func NewGuard(cfg Config) (*Guard, error) { panic("declared") }
+func NewGuard(cfg Config) (*Guard, error) {
+	if cfg.NodeID == "" || cfg.EdgeID == "" || cfg.Generation == 0 {
+		return nil, errors.New("credentiallease: a guard needs the names of node and edge and the connection's generation")
+	}
+	if cfg.MaxReplay <= 0 || cfg.MaxReplay > DefaultMaxReplay {
+		cfg.MaxReplay = DefaultMaxReplay
+	}
+	return &Guard{
+		node: cfg.NodeID, edge: cfg.EdgeID, generation: cfg.Generation,
+		slots: map[string]slot{},
+		seen:  replaySet{max: cfg.MaxReplay},
+		held:  map[*Held]struct{}{},
+	}, nil
+}
 
-// Project takes over a configuration. Its number must not be lower than the last one's. A slot's MinRevision never goes
-// down, and a slot that Revoke disabled is enabled only by a projection with a higher number than the one then in force.
-func (g *Guard) Project(p Projection) error { panic("declared") }
+// Project takes over a configuration. Its number must not be lower than the last one's, and its keys must be named by
+// their hashes; otherwise nothing changes. A slot's MinRevision never goes down, and a slot that Revoke disabled is
+// enabled only by a projection with a higher number than the one in force then.
+func (g *Guard) Project(p Projection) error {
+	keys, err := newKeyring(p.Keys)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p.Number == 0 || p.Number < g.projection {
+		return errors.New("credentiallease: a projection's number must not go down")
+	}
+	g.projection, g.keys = p.Number, keys
+	g.maxTTL, g.tolerance = limit(p.MaxTTL, MaxTTL), limit(p.Tolerance, DefaultTolerance)
+	g.routes, g.profiles = revisions(p.Routes), revisions(p.Profiles)
+	for id, s := range g.slots {
+		s.known = false
+		g.slots[id] = s
+	}
+	for _, told := range p.Slots {
+		s := g.slots[told.ID]
+		s.known, s.floor = true, max(s.floor, told.MinRevision)
+		if told.Disabled || p.Number > s.since {
+			s.disabled = told.Disabled
+		}
+		g.slots[told.ID] = s
+	}
+	return nil
+}
+
+// limit returns d in milliseconds, most where d is absent or more.
+func limit(d, most time.Duration) int64 {
+	if d <= 0 || d > most {
+		d = most
+	}
+	return d.Milliseconds()
+}
+
+func revisions(list []Revision) map[string]uint64 {
+	m := make(map[string]uint64, len(list))
+	for _, r := range list {
+		m[r.Name] = r.Number
+	}
+	return m
+}
 
 // UseRecipient takes over a recipient key that was proven to the edge. Earlier ones open what was issued for them until
 // MaxTTL and five seconds have passed, and are dropped then.
-func (g *Guard) UseRecipient(k *RecipientKey, now Time) { panic("declared") }
+func (g *Guard) UseRecipient(k *RecipientKey, now Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		k.Drop()
+		return
+	}
+	if n := len(g.recipients); n > 0 {
+		g.recipients[n-1].replaced = true
+	}
+	g.recipients = append(g.recipients, recipientEntry{key: k})
+	for len(g.recipients) > maxRecipients {
+		g.dropOldestLocked()
+	}
+	g.expireLocked(now)
+}
+
+// Expire drops what time has ended: recipient keys that were replaced, and ids that nobody would accept again. Verify
+// does so too; a node without work calls it once in a while, so that no key stays longer than it must.
+func (g *Guard) Expire(now Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.expireLocked(now)
+}
+
+func (g *Guard) expireLocked(now Time) {
+	if !now.Synced {
+		return
+	}
+	for i := range g.recipients {
+		if r := &g.recipients[i]; r.replaced && r.until == 0 {
+			r.until = now.Latest + MaxTTL.Milliseconds() + graceMS
+		}
+	}
+	for len(g.recipients) > 0 && g.recipients[0].replaced && g.recipients[0].until <= now.Earliest {
+		g.dropOldestLocked()
+	}
+	g.seen.forget(now)
+}
+
+func (g *Guard) dropOldestLocked() {
+	g.recipients[0].key.Drop()
+	g.recipients = append(g.recipients[:0:0], g.recipients[1:]...)
+}
 
 // Verify checks a lease against everything except its ciphertext and takes its id: a second Verify of the same lease is
 // refused. b is what the node itself is about to do. It must be called before the request is admitted. Its errors are
-// Refusals. The caller must End what it returns.
-func (g *Guard) Verify(wire []byte, b Binding, now Time) (*Held, error) { panic("declared") }
+// Refusals, those of the first check that fails: form, version, key, signature, claims, recipient, connection,
+// projection, slot, profile and route, time, binding, replay. The caller must End what it returns.
+func (g *Guard) Verify(wire []byte, b Binding, now Time) (*Held, error) {
+	// A copy: wire may be a part of a buffer that is read into again.
+	e, err := decodeEnvelope(append([]byte(nil), wire...))
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	keys := g.keys
+	g.mu.Unlock()
+	key, ok := keys.find(e.kid, now)
+	if !ok {
+		return nil, refuse(UnknownKey, FieldNone)
+	}
+	if !ed25519.Verify(key.Public, e.signed(), e.sig) {
+		return nil, refuse(BadSignature, FieldNone)
+	}
+	c, err := decodeClaims(e.claims)
+	switch {
+	case err != nil:
+		return nil, err
+	case c.KeyID != e.kid:
+		return nil, refuse(BindingMismatch, FieldKeyID)
+	case c.Issuer != g.edge:
+		return nil, refuse(BindingMismatch, FieldIssuer)
+	}
+	h := &Held{guard: g, claims: *c, envelope: e, state: verified}
+	if err := g.take(h, &b, now); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// take is the part of Verify that needs what can change, in one critical section.
+func (g *Guard) take(h *Held, b *Binding, now Time) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.expireLocked(now)
+	if err := g.fenceLocked(&h.claims, now); err != nil {
+		return err
+	}
+	if f := h.claims.differs(b); f != FieldNone {
+		return refuse(BindingMismatch, f)
+	}
+	if err := h.claims.allowed(); err != nil {
+		return err
+	}
+	if err := g.seen.reserve(h.claims.LeaseID, h.claims.ExpiresAt, now); err != nil {
+		return err
+	}
+	g.held[h] = struct{}{}
+	return nil
+}
+
+// fenceLocked checks everything that can change between Verify and the write that sends the secret.
+func (g *Guard) fenceLocked(c *Claims, now Time) error {
+	s := g.slots[c.Slot]
+	_, trusted := g.keys.find(c.KeyID, now)
+	switch {
+	case !trusted:
+		return refuse(UnknownKey, FieldNone)
+	case c.NodeID != g.node:
+		return refuse(WrongRecipient, FieldNodeID)
+	case !g.closed && g.recipientLocked(c.RecipientKeyID) == nil:
+		return refuse(WrongRecipient, FieldRecipientKey)
+	case g.closed || c.Generation != g.generation:
+		return refuse(StaleGeneration, FieldConnection)
+	case c.Projection != g.projection:
+		return refuse(StaleGeneration, FieldProjection)
+	case s.disabled || !s.known:
+		return refuse(Disabled, FieldNone)
+	case c.SlotRevision < s.floor:
+		return refuse(Revoked, FieldNone)
+	case g.profiles[c.Profile] != c.ProfileRevision:
+		return refuse(StaleRevision, FieldProfile)
+	case g.routes[c.Route] != c.RouteRevision:
+		return refuse(StaleRevision, FieldRoute)
+	}
+	return g.timelyLocked(c, now)
+}
+
+// timelyLocked checks the lease's times. Not knowing the time exactly makes a lease end earlier and begin later.
+func (g *Guard) timelyLocked(c *Claims, now Time) error {
+	switch {
+	case !now.Synced:
+		return refuse(ClockUnsynced, FieldNone)
+	case c.NotBefore-g.tolerance > now.Earliest:
+		return refuse(NotYetValid, FieldNone)
+	case now.Latest >= c.ExpiresAt:
+		return refuse(Expired, FieldNone)
+	case c.ExpiresAt-min(c.IssuedAt, c.NotBefore) > g.maxTTL:
+		return refuse(TTLTooLong, FieldNone)
+	}
+	return nil
+}
+
+func (g *Guard) recipientLocked(id string) *RecipientKey {
+	for _, r := range g.recipients {
+		if r.key.ID() == id {
+			return r.key
+		}
+	}
+	return nil
+}
 
 // Revoke takes back leases of a slot, and returns the ids of the runs that are still on and have sent such a secret, in
-// no order. After it has returned no byte of the secret leaves except in those runs.
-func (g *Guard) Revoke(r Revocation) (committed []string) { panic("declared") }
+// no order. After it has returned no byte of the secret leaves except in those runs. MinRevision should be above every
+// revision that was issued also when the slot is disabled: a floor is what no later projection takes back.
+func (g *Guard) Revoke(r Revocation) (committed []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.slots[r.Slot]
+	s.floor = max(s.floor, r.MinRevision)
+	if r.Disabled {
+		s.disabled, s.since = true, g.projection
+	}
+	g.slots[r.Slot] = s
+	for h := range g.held {
+		if h.state == committedState && h.claims.Slot == r.Slot && (r.Disabled || h.claims.SlotRevision < s.floor) {
+			committed = append(committed, h.claims.RunID)
+		}
+	}
+	return committed
+}
 
 // Close ends the connection: every lease that isn't committed is refused from now on, and the recipient keys are gone.
-func (g *Guard) Close() { panic("declared") }
+func (g *Guard) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	for len(g.recipients) > 0 {
+		g.dropOldestLocked()
+	}
+	g.seen = replaySet{max: g.seen.max}
+}

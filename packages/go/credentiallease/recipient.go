@@ -130,7 +130,9 @@ func NewChallenge(public []byte, t Transcript) (*Challenge, error) {
 	if err != nil {
 		return nil, ErrPublicKey
 	}
-	c := &Challenge{recipient: Recipient{key: key, id: recipientKeyID(public), transcript: t}}
+	c := &Challenge{recipient: Recipient{
+		key: key, id: recipientKeyID(public), nodeID: t.NodeID, edgeID: t.EdgeID, generation: t.Generation,
+	}}
 	var want []byte
 	Shield(func() {
 		var s *hpke.Sender
@@ -163,19 +165,20 @@ func (c *Challenge) Confirm(proof []byte) (Recipient, error) {
 // Recipient is a node's recipient key, proven for one connection. Only [Challenge.Confirm] makes one, so that there is
 // no lease for a key or an identity that wasn't proven. The zero value is no recipient.
 type Recipient struct {
-	key        hpke.PublicKey
-	id         string
-	transcript Transcript
+	key            hpke.PublicKey
+	id             string
+	nodeID, edgeID string
+	generation     uint64
 }
 
 // KeyID names the key in leases; "" for the zero value.
 func (r Recipient) KeyID() string { return r.id }
 
 // NodeID is the node that proved the key.
-func (r Recipient) NodeID() string { return r.transcript.NodeID }
+func (r Recipient) NodeID() string { return r.nodeID }
 
 // Generation is the connection for which it was proven.
-func (r Recipient) Generation() uint64 { return r.transcript.Generation }
+func (r Recipient) Generation() uint64 { return r.generation }
 
 func recipientKeyID(public []byte) string {
 	sum := sha256.Sum256(public)
