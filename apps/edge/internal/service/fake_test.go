@@ -27,9 +27,11 @@ type fakeNode struct {
 	edge, far  *transport.Link
 	script     func(w *work)
 	ended      sync.WaitGroup
+	hears      sync.Once
 
 	dispatched, timeouts atomic.Int64
-	foreground           bool // it doesn't know background runs
+	foreground           bool          // it doesn't know background runs
+	heard                chan struct{} // closed when the edge has heard that it is ready
 
 	mu      sync.Mutex
 	opens   []*pb.WorkOpen
@@ -41,7 +43,7 @@ type fakeNode struct {
 // join connects a node and makes it dispatchable.
 func (r *rig) join(id string, generation uint64, capacity int, script func(w *work), running ...*pb.RunningExecution) *fakeNode {
 	r.Helper()
-	n := &fakeNode{rig: r, id: id, generation: generation, script: script, told: make(chan struct{})}
+	n := &fakeNode{rig: r, id: id, generation: generation, script: script, told: make(chan struct{}), heard: make(chan struct{})}
 	near, far := loopback(r)
 	if r.dial != nil {
 		near = r.dial(near)
@@ -64,6 +66,10 @@ func (r *rig) join(id string, generation uint64, capacity int, script func(w *wo
 	r.nodes[id] = n
 	r.mu.Unlock()
 	n.far.SendReady(func() *pb.Ready { return &pb.Ready{Projection: 1, Running: running} }) // ends of runs go out after it only
+	select {                                                                                // as in the registry: work comes after it
+	case <-n.heard:
+	case <-n.edge.Down():
+	}
 	n.publish(capacity)
 	return n
 }
@@ -104,6 +110,7 @@ func (n *fakeNode) Control(m *pb.NodeControl) {
 		}
 		n.rig.sched.Adopt(n.id, n.generation, adopted)
 		n.rig.svc.Adopted(n.id, n.generation, running)
+		n.hears.Do(func() { close(n.heard) })
 	}
 	for _, e := range m.GetRunEnded().GetEnds() {
 		held := n.rig.sched.Ended(n.id, n.generation, e.GetRunId(), e.GetAttempt())
