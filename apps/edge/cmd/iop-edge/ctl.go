@@ -26,7 +26,9 @@ type ctl struct {
 
 func ctlCommand() *cobra.Command {
 	c := &ctl{}
-	group := program.Group("ctl", "See and steer a running Edge", c.nodesCommand(), c.runsCommand(), c.queueCommand(), c.cancelCommand(), c.commandCommand())
+	group := program.Group("ctl", "See and steer a running Edge", c.nodesCommand(), c.runsCommand(), c.queueCommand(), c.eventsCommand(),
+		c.whyCommand(), c.explainCommand(), c.cancelCommand(), c.drainCommand(),
+		program.Group("place", "Take back what a node doesn't give back", c.releaseCommand()), c.commandCommand())
 	group.Long = `See and steer a running Edge through its admin listener (listen.admin). On loopback it asks for no key; elsewhere
 the key is read from --key-file or from IOP_ADMIN_KEY.
 
@@ -42,8 +44,8 @@ Exit code: 0 when the Edge did what it was asked, 1 otherwise.`
 
 // show asks and prints the answer: as it is, or by table.
 func (c *ctl) show(cmd *cobra.Command, method, path string, body any, table func(w io.Writer, answer []byte) error) error {
-	if c.output != "table" && c.output != "json" {
-		return program.Usage(cmd, "-o must be table or json, not %q", c.output)
+	if err := c.checkOutput(cmd); err != nil {
+		return err
 	}
 	answer, err := c.ask(cmd.Context(), method, path, body)
 	if err != nil {
@@ -54,6 +56,13 @@ func (c *ctl) show(cmd *cobra.Command, method, path string, body any, table func
 		return err
 	}
 	return table(cmd.OutOrStdout(), answer)
+}
+
+func (c *ctl) checkOutput(cmd *cobra.Command) error {
+	if c.output != "table" && c.output != "json" {
+		return program.Usage(cmd, "-o must be table or json, not %q", c.output)
+	}
+	return nil
 }
 
 // maxAnswer bounds an answer: a provider's, in JSON, is at most 16 MiB of text that may be escaped.

@@ -59,19 +59,22 @@ func nodesTable(w io.Writer, answer []byte) error {
 	if err := decode(answer, &a); err != nil {
 		return err
 	}
-	t := newTable(w, "NODE", "STATE", "GENERATION", "VERSION", "SINCE", "ADAPTER", "RUNNING", "PROVIDER", "MODELS")
+	t := newTable(w, "NODE", "STATE", "GENERATION", "VERSION", "SINCE", "ADAPTER", "RUNNING", "PROVIDER", "MODELS", "WHY NO WORK")
 	for _, n := range a.Nodes {
-		since := ""
+		since, why := "", n.Reason
 		if n.Since != nil {
 			since = ago(*n.Since)
 		}
+		if n.Drained && n.State != node.StateDraining {
+			why += "; an operator keeps new work from it"
+		}
 		head := []string{n.ID, string(n.State), strconv.FormatUint(n.Generation, 10), n.Version, since}
 		if len(n.Adapters) == 0 {
-			t.line(append(head, "", "", "", "")...)
+			t.line(append(head, "", "", "", "", why)...)
 		}
 		for _, ad := range n.Adapters {
-			t.line(append(head, ad.Name, fmt.Sprintf("%d/%d", ad.InFlight, ad.Capacity), provider(ad.Available, ad.Version, ad.Reason), nodeModels(ad.Models))...)
-			head = []string{" ", " ", " ", " ", " "}
+			t.line(append(head, ad.Name, fmt.Sprintf("%d/%d", ad.InFlight, ad.Capacity), provider(ad.Available, ad.Version, ad.Reason), nodeModels(ad.Models), why)...)
+			head, why = []string{" ", " ", " ", " ", " "}, " "
 		}
 	}
 	return t.w.Flush()
@@ -191,6 +194,10 @@ func queueTable(w io.Writer, answer []byte) error {
 			InFlight             int `json:"in_flight"`
 			Unconfirmed, Adopted int
 			Candidate, Saturated bool
+			Broken               *struct {
+				Until  time.Time
+				Trying bool
+			}
 		}
 	}
 	if err := decode(answer, &a); err != nil {
@@ -215,6 +222,10 @@ func queueTable(w io.Writer, answer []byte) error {
 		switch {
 		case !p.Candidate:
 			takes = "no"
+		case p.Broken != nil && p.Broken.Trying:
+			takes = "broken; one tries it"
+		case p.Broken != nil:
+			takes = "broken; one may try at " + p.Broken.Until.Local().Format(time.TimeOnly)
 		case p.Saturated:
 			takes = "saturated"
 		}

@@ -20,6 +20,7 @@ type fakeAdmin struct {
 	answer string
 	status int
 	asked  string // method, path, body
+	query  string
 	header http.Header
 }
 
@@ -27,6 +28,7 @@ func newFakeAdmin(t *testing.T) *fakeAdmin {
 	f := &fakeAdmin{status: 200}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		f.query = r.URL.RawQuery
 		f.asked, f.header = strings.TrimSpace(r.Method+" "+r.URL.EscapedPath()+" "+string(body)), r.Header
 		if f.status == http.StatusFound {
 			w.Header().Set("Location", "/elsewhere")
@@ -71,12 +73,12 @@ func TestCtlNodes(t *testing.T) {
 	f.answer = `{"nodes":[{"id":"gpu-1","state":"ready","generation":12,"instance_id":"ab","version":"v1","since":"` + since + `","last_heartbeat":null,"adapters":[` +
 		`{"name":"ollama","available":true,"reason":"","version":"0.13.5","in_flight":1,"capacity":2,"models":[{"name":"m","loaded":true},{"name":"n"}]},` +
 		`{"name":"vllm","available":false,"reason":"connection refused","version":"unknown","in_flight":0,"capacity":8,"models":[]}]},` +
-		`{"id":"old","state":"offline","generation":0,"instance_id":"","version":"","since":null,"last_heartbeat":null,"adapters":[]}]}` + "\n"
+		`{"id":"old","state":"offline","reason":"it isn't connected","drained":true,"generation":0,"instance_id":"","version":"","since":null,"last_heartbeat":null,"adapters":[]}]}` + "\n"
 	f.want(t, []string{"nodes"}, "GET /admin/v1/nodes", `
-NODE   STATE    GENERATION  VERSION  SINCE   ADAPTER  RUNNING  PROVIDER                         MODELS
-gpu-1  ready    12          v1       1h ago  ollama   1/2      0.13.5                           2 (1 loaded)
-                                             vllm     0/8      unavailable: connection refused  0
-old    offline  0           -        -       -        -        -                                -
+NODE   STATE    GENERATION  VERSION  SINCE   ADAPTER  RUNNING  PROVIDER                         MODELS        WHY NO WORK
+gpu-1  ready    12          v1       1h ago  ollama   1/2      0.13.5                           2 (1 loaded)  -
+                                             vllm     0/8      unavailable: connection refused  0              
+old    offline  0           -        -       -        -        -                                -             it isn't connected; an operator keeps new work from it
 `)
 }
 
@@ -113,7 +115,8 @@ func TestCtlRuns(t *testing.T) {
 func TestCtlQueueAndCancel(t *testing.T) {
 	f := newFakeAdmin(t)
 	f.answer = `{"draining":true,"queued":3,"sets":[{"set":"m\u0000a\u0000\u0000/v1/x","queued":3,"candidates":2}],"places":[{"node":"n","adapter":"a","generation":7,"capacity":2,` +
-		`"in_flight":2,"unconfirmed":1,"adopted":0,"candidate":true,"saturated":true},{"node":"o","adapter":"a","generation":8,"capacity":0,"in_flight":0,"unconfirmed":0,"adopted":0,"candidate":false,"saturated":false}]}` + "\n"
+		`"in_flight":2,"unconfirmed":1,"adopted":0,"candidate":true,"saturated":true},{"node":"o","adapter":"a","generation":8,"capacity":0,"in_flight":0,"unconfirmed":0,"adopted":0,"candidate":false,"saturated":false},` +
+		`{"node":"p","adapter":"a","generation":9,"capacity":1,"in_flight":0,"unconfirmed":0,"adopted":0,"candidate":true,"saturated":false,"broken":{"failures":5,"trying":true}}]}` + "\n"
 	f.want(t, []string{"queue"}, "GET /admin/v1/queue", `
 3 waiting; the edge is draining
 
@@ -123,6 +126,7 @@ m a /v1/x  3        2
 NODE  ADAPTER  GENERATION  RUNNING  UNCONFIRMED  ADOPTED  TAKES WORK
 n     a        7           2/2      1            0        saturated
 o     a        8           0/0      0            0        no
+p     a        9           0/1      0            0        broken; one tries it
 `)
 	f.answer = `{"run_id":"r1","result":"cancelling"}` + "\n"
 	f.want(t, []string{"cancel", "r1"}, "POST /admin/v1/runs/r1/cancel", "run r1: cancelling\n")
@@ -194,7 +198,9 @@ func TestCtlErrors(t *testing.T) {
 	for args, part := range map[string]string{
 		"nodes x": "unexpected argument", "nodes -o yaml": "-o must be table or json", "cancel": "RUN is missing", "cancel a b": "unexpected argument",
 		"command": "NODE is missing", "command n": "TYPE is missing", "command n T GET": "PATH is missing", "command n T GET /p {": "BODY must be JSON",
-		"command n T GET /p {} x": "unexpected argument", "runs a b": "unexpected argument", "explain": `unknown command "explain"`, "nodes --nope": "unknown flag",
+		"command n T GET /p {} x": "unexpected argument", "runs a b": "unexpected argument", "nonsense": `unknown command "nonsense"`, "nodes --nope": "unknown flag",
+		"explain": "RUN is missing", "why": "MODEL is missing", "drain": "NODE is missing", "drain a b": "unexpected argument",
+		"place release n a": "RUN is missing", "place nonsense": "unknown command", "events x": "unexpected argument", "events -o yaml": "-o must be table or json",
 	} {
 		if code, _, errs := f.ctl(strings.Fields(args)...); code != 2 || !strings.Contains(errs, part) || f.asked != "" {
 			t.Errorf("%s: %d %s; asked %q", args, code, errs, f.asked)

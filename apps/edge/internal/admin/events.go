@@ -50,6 +50,7 @@ type eventView struct {
 
 // missedView says how many events a follower doesn't get.
 type missedView struct {
+	Kind   string  `json:"kind"`   // missed
 	Missed *uint64 `json:"missed"` // null = nobody knows
 	Why    string  `json:"why"`    // slow: it didn't read fast enough; forgotten: too long ago; restarted: of another process
 }
@@ -272,7 +273,7 @@ func (s *eventStream) event(e *events.Event) error {
 }
 
 func (s *eventStream) missed(n *uint64, why string) error {
-	return s.write("", "missed", missedView{n, why})
+	return s.write("", "missed", missedView{"missed", n, why})
 }
 
 // write writes one event; JSON has no line breaks.

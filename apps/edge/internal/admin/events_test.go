@@ -21,7 +21,7 @@ type told struct {
 	id, name string
 	data     string
 	eventView
-	missedView
+	lost missedView
 }
 
 // followed is what a follower has of a stream.
@@ -73,7 +73,7 @@ func (f *followed) next() (e told) {
 			if err := json.Unmarshal([]byte(value), &e.eventView); err != nil {
 				f.t.Fatalf("%s: %v", value, err)
 			}
-			if err := json.Unmarshal([]byte(value), &e.missedView); err != nil {
+			if err := json.Unmarshal([]byte(value), &e.lost); err != nil {
 				f.t.Fatalf("%s: %v", value, err)
 			}
 			return e
@@ -137,7 +137,7 @@ func TestEventsAreResumed(t *testing.T) {
 		g.bus.Publish(events.Event{Kind: events.KindRunPlaced})
 	}
 	f = follow(t, server, "", first.id)
-	if e := f.next(); e.name != "missed" || e.id != "" || e.data != `{"missed":904,"why":"forgotten"}` {
+	if e := f.next(); e.name != "missed" || e.id != "" || e.data != `{"kind":"missed","missed":904,"why":"forgotten"}` {
 		t.Errorf("%+v", e)
 	}
 	if e := f.next(); e.Node != "n2" {
@@ -150,7 +150,7 @@ func TestEventsAreResumed(t *testing.T) {
 	// Another process had other events: nobody knows how many were missed, and all of this one's are new.
 	for _, id := range []string{"ABCDEFGH-1", "nonsense", first.id + "x", strings.TrimSuffix(first.id, "1") + "-1"} {
 		f = follow(t, server, "?kind=node", id)
-		if e := f.next(); e.name != "missed" || e.data != `{"missed":null,"why":"restarted"}` {
+		if e := f.next(); e.name != "missed" || e.data != `{"kind":"missed","missed":null,"why":"restarted"}` {
 			t.Errorf("%s: %+v", id, e)
 		}
 		if e := f.next(); e.Node != "n1" {
@@ -253,7 +253,7 @@ func TestSlowFollowersAreTold(t *testing.T) {
 				var v missedView
 				switch data, is := strings.CutPrefix(lines.Text(), "data: "); {
 				case !is:
-				case strings.HasPrefix(data, `{"missed"`):
+				case strings.HasPrefix(data, `{"kind":"missed"`):
 					if json.Unmarshal([]byte(data), &v) == nil && v.Why == "slow" {
 						n.missed += *v.Missed
 					}

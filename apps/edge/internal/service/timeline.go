@@ -137,34 +137,38 @@ type StepView struct {
 	Generation uint64    `json:"connection_generation"`
 	Position   int       `json:"position"` // in the queue, when it begins to wait
 	Code       string    `json:"code"`     // why it is tried again, or how it ended
+	Skipped    int       `json:"skipped"`  // steps directly before this one that aren't remembered
 }
 
 // Explanation is a run with all that happened to it.
 type Explanation struct {
 	RunView
 	Timeline []StepView `json:"timeline"`
-	LeftOut  int        `json:"left_out"` // steps in the middle that aren't remembered
 }
 
 // Explain returns the run with this id and its steps, if it is live or among those that ended last.
 func (s *Service) Explain(runID string) (Explanation, bool) {
 	r, ended := s.runs.lookup(runID)
 	var (
-		x     Explanation
-		steps []step
+		x       Explanation
+		steps   []step
+		leftOut int
 	)
 	switch {
 	case r != nil:
 		x.RunView = r.view()
-		steps, x.LeftOut = r.line.load(true)
+		steps, leftOut = r.line.load(true)
 	case ended != nil:
-		x.RunView, steps, x.LeftOut = ended.RunView, ended.steps, ended.leftOut
+		x.RunView, steps, leftOut = ended.RunView, ended.steps, ended.leftOut
 	default:
 		return x, false
 	}
 	x.Timeline = make([]StepView, len(steps))
 	for i := range steps {
 		x.Timeline[i] = steps[i].view(x.CreatedAt)
+	}
+	if leftOut > 0 {
+		x.Timeline[keptFirst].Skipped = leftOut
 	}
 	return x, true
 }

@@ -64,7 +64,7 @@ func TestStepsOfATunnel(t *testing.T) {
 		t.Errorf("frames %v", got)
 	}
 	x, _ := r.svc.Explain("run-1")
-	if x.RunID != "run-1" || x.Code != "ok" || x.LeftOut != 0 || x.Timeline[1].Generation != 1 || x.Timeline[1].Adapter != "p" {
+	if x.RunID != "run-1" || x.Code != "ok" || x.Timeline[4].Skipped != 0 || x.Timeline[1].Generation != 1 || x.Timeline[1].Adapter != "p" {
 		t.Errorf("%+v", x)
 	}
 	if _, found := r.svc.Explain("nobody"); found {
@@ -249,6 +249,17 @@ func TestTimelineIsBounded(t *testing.T) {
 		if int(s.attempt) != want {
 			t.Errorf("step %d is number %d, want %d", i, s.attempt, want)
 		}
+	}
+	s := &Service{runs: newTable(1)}
+	s.runs.rememberLocked(entry{RunView: RunView{RunID: "r"}, steps: line.steps, leftOut: line.leftOut})
+	x, found := s.Explain("r")
+	for i := range x.Timeline {
+		if want := map[bool]int{true: steps - mostSteps}[i == keptFirst]; x.Timeline[i].Skipped != want {
+			t.Errorf("step %d comes after %d that aren't remembered, want %d", i, x.Timeline[i].Skipped, want)
+		}
+	}
+	if !found || len(x.Timeline) != mostSteps {
+		t.Errorf("%+v", x)
 	}
 }
 
