@@ -94,7 +94,12 @@ func TestRandomTerminalOrders(t *testing.T) {
 	t.Logf("seed %d", seed)
 	var mu sync.Mutex
 	scripts := map[string][]int{}
-	r := newRig(t, setup{capacity: 64, work: func(w *work) {
+	// Many nodes, since one whose executions fail too often in a row gets a pause.
+	nodes := make([]string, 40)
+	for i := range nodes {
+		nodes[i] = fmt.Sprintf("n%d", i)
+	}
+	r := newRig(t, setup{nodes: nodes, capacity: 64, work: func(w *work) {
 		mu.Lock()
 		script := scripts[w.runID]
 		mu.Unlock()
