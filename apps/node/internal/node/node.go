@@ -205,7 +205,9 @@ func (x *Executor) CancelAll(cause execution.CancelCause) {
 // called when no connection is left.
 func (x *Executor) Close(ctx context.Context) {
 	x.CancelAll(execution.CauseNodeDraining)
-	x.stop()
+	x.mu.Lock()
+	x.stop() // no probe begins behind this
+	x.mu.Unlock()
 	x.cfg.Router.Swap(x.cfg.Edge, nil)
 	ended := make(chan struct{})
 	go func() { // ends with the last driver that returns
