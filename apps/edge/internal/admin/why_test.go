@@ -3,6 +3,7 @@ package admin
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -58,6 +59,11 @@ func codes(c whyCandidate) (all []string) {
 
 // Each way in which an adapter can be no candidate, alone, and what is said of it.
 func TestWhyOfEachCandidate(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/ctl.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs := string(text)
 	type world struct {
 		record  config.NodeRecord
 		adapter config.Adapter
@@ -113,6 +119,11 @@ func TestWhyOfEachCandidate(t *testing.T) {
 			w.route.Adapter, w.adapter.Targets, w.view.State, w.view.Reason, w.place.InFlight = "b", []string{"x"}, node.StateUnresponsive, "silent", 4
 		}, want: "other_adapter not_offered unresponsive full", off: true},
 	} {
+		for _, code := range strings.Fields(c.want) {
+			if !strings.Contains(docs, "`"+code+"`") {
+				t.Errorf("docs/ctl.md lacks %s", code)
+			}
+		}
 		view, place := ready("n", usable("a", "m")), placeOf("n", "a", 1, 4)
 		w := world{record: config.NodeRecord{ID: "n", Enabled: true, Labels: map[string]string{"site": "here"}},
 			adapter: config.Adapter{Name: "a", Kind: "openai"}, route: config.Route{Model: "m"}, view: &view, place: &place}

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -200,6 +201,10 @@ func TestKindsAreTheWires(t *testing.T) {
 			t.Errorf("kind %d is %q here and %q on the wire", number, got, want)
 		}
 	}
+	docs, err := os.ReadFile("../../../../docs/ctl.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	seen := map[string]bool{}
 	for number := range 256 {
 		k := Kind(number)
@@ -211,6 +216,9 @@ func TestKindsAreTheWires(t *testing.T) {
 			t.Errorf("kind %d (%s) has a number of the others, or another's name", number, name)
 		}
 		seen[name] = true
+		if !strings.Contains(string(docs), "`"+name+"`") {
+			t.Errorf("docs/ctl.md lacks %s", name)
+		}
 		if parsed, ok := ParseKind(name); !ok || parsed != k || k.Run() != strings.HasPrefix(name, "run_") {
 			t.Errorf("kind %d: %s is read as %d, run %v", number, name, parsed, k.Run())
 		}
