@@ -28,7 +28,7 @@ func speaks(w *work) {
 }
 
 // An adapter that carries the path gets the request as it is, any other the run; the outcome says which, and the limits
-// of the route hold for both. OL-02.
+// of the route hold for both.
 func TestTheGrantDecidesTheWay(t *testing.T) {
 	r := newRig(t, setup{nodes: []string{"a", "b"}, kinds: []string{"openai", "anthropic"}, capacity: 1,
 		route: ", first_byte: 3s, idle: 2s, deadline: 1m", manual: true})
@@ -71,7 +71,7 @@ func TestTheGrantDecidesTheWay(t *testing.T) {
 }
 
 // What never started goes on the other way: as a run after a tunnel, and the other way round, each with its whole
-// content. OL-02.
+// content.
 func TestAnAttemptMayChangeTheWay(t *testing.T) {
 	for first, second := range map[string]string{"a": "b", "b": "a"} {
 		t.Run("first "+first, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestAnAttemptMayChangeTheWay(t *testing.T) {
 	}
 }
 
-// Without a run only adapters that carry the path are asked, whoever else is idle. OL-03.
+// Without a run only adapters that carry the path are asked, whoever else is idle.
 func TestATunnelStaysATunnel(t *testing.T) {
 	r := newRig(t, setup{nodes: []string{"a", "b"}, kinds: []string{"openai", "anthropic"}, work: speaks})
 	for _, id := range []string{"run-1", "run-2", "run-3"} {
@@ -142,7 +142,7 @@ func TestATunnelStaysATunnel(t *testing.T) {
 	}
 }
 
-// What no adapter of the route could ever take is refused at once and not waited for. OL-03.
+// What no adapter of the route could ever take is refused at once and not waited for.
 func TestNoAdapterCarriesIt(t *testing.T) {
 	r := newRig(t, setup{kinds: []string{"anthropic"}, work: speaks})
 	o, _ := r.run(r.tunnel("run-1", ""))
