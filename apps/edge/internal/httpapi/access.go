@@ -95,7 +95,7 @@ func (o origins) allow(h http.Header, origin string) {
 		return
 	}
 	h.Set("Access-Control-Allow-Origin", origin)
-	h.Set("Access-Control-Expose-Headers", "X-Request-Id, X-IOP-Run-Id, X-IOP-Node, X-IOP-Queue-Ms, Retry-After")
+	h.Set("Access-Control-Expose-Headers", "X-Request-Id, X-IOP-Run-Id, X-IOP-Node, X-IOP-Queue-Ms, X-IOP-Queue-Position, Retry-After")
 }
 
 // checkAnonymous refuses web pages that nobody allowed on a listener that asks for no key: any page that the user of

@@ -19,7 +19,7 @@ import (
 type quiet struct{ header http.Header }
 
 func (quiet) SubmitProviderTunnel(_ context.Context, _ *service.Tunnel, sink service.Sink) *service.Outcome {
-	sink.Placed("gpu-1", 0)
+	sink.Placed(service.Placement{Node: "gpu-1", Queued: 0})
 	err := sink.Head(200, http.Header{"Content-Type": {"application/json"}, "Content-Length": {"2"}})
 	if err == nil {
 		err = sink.Body([]byte("{}"), true)

@@ -78,7 +78,7 @@ func asRun(o service.Outcome, events ...execution.Event) script {
 	return func(_ context.Context, t *service.Tunnel, _ service.Sink) *service.Outcome {
 		o := o
 		o.Kind, o.Attempts = execution.KindRun, 1
-		t.Run.Events.Placed("gpu-1", 12*time.Millisecond)
+		t.Run.Events.Placed(service.Placement{Node: "gpu-1", Queued: 12 * time.Millisecond})
 		for i, e := range events {
 			if err := t.Run.Events.Event(uint64(i+1), e); err != nil {
 				o.Failure = execution.AsFailure(err, execution.OriginEdge)

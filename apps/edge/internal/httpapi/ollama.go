@@ -121,7 +121,7 @@ func (h *Handler) passOn(c *call, r *service.CommandResult) *refusal {
 	if contentType == "" || !validFieldValue(contentType) {
 		contentType = "application/json"
 	}
-	c.out.Placed(r.NodeID, r.Queued)
+	c.out.Placed(service.Placement{Node: r.NodeID, Queued: r.Queued})
 	h.observe(c, nil, r.Status)
 	c.respond(r.Status, contentType, r.Body)
 	return nil

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"net/http"
 	"strconv"
-	"time"
 
 	"iop/apps/edge/internal/dialect"
 	"iop/apps/edge/internal/service"
@@ -21,7 +20,7 @@ type rendering struct {
 }
 
 // Placed implements service.EventSink.
-func (r *rendering) Placed(nodeID string, queued time.Duration) { r.out.Placed(nodeID, queued) }
+func (r *rendering) Placed(at service.Placement) { r.out.Placed(at) }
 
 // Event implements service.EventSink. What an event looks like is with the caller when it returns.
 func (r *rendering) Event(_ uint64, e execution.Event) error {

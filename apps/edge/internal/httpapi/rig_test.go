@@ -203,7 +203,7 @@ func (g *rig) serve(server *http.Server, l net.Listener) {
 
 // hello answers a small JSON response.
 func hello(_ context.Context, _ *service.Tunnel, sink service.Sink) *service.Outcome {
-	sink.Placed("gpu-1", 12*time.Millisecond)
+	sink.Placed(service.Placement{Node: "gpu-1", Queued: 12 * time.Millisecond, Position: 3})
 	return respond(sink, 200, http.Header{"Content-Type": {"application/json"}, "Content-Length": {"15"}}, `{"hello":"you"}`)
 }
 

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"encoding/json"
 	"net/http"
-	"time"
 
 	"iop/apps/edge/internal/dialect"
 	"iop/apps/edge/internal/service"
@@ -48,9 +47,9 @@ type eventStream struct {
 }
 
 // Placed implements service.EventSink.
-func (s *eventStream) Placed(nodeID string, queued time.Duration) {
+func (s *eventStream) Placed(at service.Placement) {
 	if !s.begun { // afterwards the head is out; a run isn't placed again once it has begun
-		s.out.Placed(nodeID, queued)
+		s.out.Placed(at)
 	}
 }
 
@@ -143,7 +142,7 @@ type wholeCall struct {
 }
 
 // Placed implements service.EventSink.
-func (r *wholeRun) Placed(nodeID string, queued time.Duration) { r.out.Placed(nodeID, queued) }
+func (r *wholeRun) Placed(at service.Placement) { r.out.Placed(at) }
 
 // Event implements service.EventSink.
 func (r *wholeRun) Event(_ uint64, e execution.Event) error { return r.Whole.Event(e) }

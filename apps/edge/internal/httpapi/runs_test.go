@@ -75,7 +75,7 @@ func (g *rig) do2(method, path, key, body string) (*http.Response, string) {
 // talk emits one of everything.
 func talk(t *testing.T, failure *execution.Failure) func(context.Context, *service.RunSpec, service.EventSink) *service.Outcome {
 	return func(_ context.Context, _ *service.RunSpec, sink service.EventSink) *service.Outcome {
-		sink.Placed("box", 7*time.Millisecond)
+		sink.Placed(service.Placement{Node: "box", Queued: 7 * time.Millisecond})
 		n := int64(3)
 		for i, e := range []execution.Event{
 			{Kind: execution.EventStart, Model: "m-1"},

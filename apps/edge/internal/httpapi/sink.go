@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"iop/apps/edge/internal/service"
 	"iop/packages/go/execution"
 	"iop/packages/go/httprules"
 )
@@ -50,10 +51,13 @@ func newSink(w http.ResponseWriter, r *http.Request, idle time.Duration) *sink {
 }
 
 // Placed implements service.Sink.
-func (s *sink) Placed(nodeID string, queued time.Duration) {
+func (s *sink) Placed(at service.Placement) {
 	h := s.w.Header()
-	h["X-Iop-Node"] = []string{nodeID}
-	h["X-Iop-Queue-Ms"] = []string{strconv.FormatInt(queued.Milliseconds(), 10)}
+	h["X-Iop-Node"] = []string{at.Node}
+	h["X-Iop-Queue-Ms"] = []string{strconv.FormatInt(at.Queued.Milliseconds(), 10)}
+	if at.Position > 0 {
+		h["X-Iop-Queue-Position"] = []string{strconv.Itoa(at.Position)}
+	}
 }
 
 // Head implements service.Sink.

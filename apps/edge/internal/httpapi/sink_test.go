@@ -247,8 +247,8 @@ func TestPiecesArriveAsTheyCome(t *testing.T) {
 func TestResponseHeader(t *testing.T) {
 	g := start(t, open(), nil)
 	g.answer(func(_ context.Context, _ *service.Tunnel, sink service.Sink) *service.Outcome {
-		sink.Placed("gpu-0", 0)
-		sink.Placed("gpu-1", time.Second)
+		sink.Placed(service.Placement{Node: "gpu-0", Queued: 0})
+		sink.Placed(service.Placement{Node: "gpu-1", Queued: time.Second})
 		return respond(sink, 200, http.Header{"Date": {"Sun, 29 Nov 2026 13:06:29 GMT"}, "Server": {"llama.cpp"}, "Set-Cookie": {"a=1", "b=2"},
 			"X-Request-Id": {"req_upstream"}, "X-Iop-Node": {"forged"}, "Access-Control-Allow-Origin": {"*"}, "Trailer:X-T": {"t"},
 			"Bad Name": {"x"}, "X-Split": {"a\r\nX-Injected: 1"}, "openai-processing-ms": {"5"}, "X-Iop-Queue-Ms": {"7"}}, "{}")

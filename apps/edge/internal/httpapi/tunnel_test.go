@@ -42,7 +42,7 @@ func TestTunnelCarriesTheRequest(t *testing.T) {
 		t.Errorf("header %v", got.Header)
 	}
 	for name, value := range map[string]string{"X-Request-Id": "caller-7", "X-IOP-Run-Id": got.RunID, "X-IOP-Node": "gpu-1",
-		"X-IOP-Queue-Ms": "12"} {
+		"X-IOP-Queue-Ms": "12", "X-IOP-Queue-Position": "3"} {
 		if resp.Header.Get(name) != value {
 			t.Errorf("%s: %q, want %q", name, resp.Header.Get(name), value)
 		}

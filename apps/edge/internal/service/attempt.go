@@ -99,7 +99,7 @@ func (a *attempt) open() bool {
 		return a.unsent()
 	}
 	r.watch.enter(phaseSent)
-	a.by.placed(a.grant.Node, a.grant.Queued)
+	a.by.placed(Placement{Node: a.grant.Node, Queued: a.grant.Queued, Position: a.grant.Position})
 	return true
 }
 

@@ -8,13 +8,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 )
 
 // discard is a caller that takes everything.
 type discard struct{ bytes int }
 
-func (d *discard) Placed(string, time.Duration) {}
+func (d *discard) Placed(Placement) {}
 
 func (d *discard) Head(int, http.Header) error { return nil }
 

@@ -115,9 +115,9 @@ type listener struct {
 	onEvent  func(e execution.Event) error
 }
 
-func (l *listener) Placed(nodeID string, _ time.Duration) {
+func (l *listener) Placed(at Placement) {
 	l.mu.Lock()
-	l.node = nodeID
+	l.node = at.Node
 	l.mu.Unlock()
 	if l.onPlaced != nil {
 		l.onPlaced()

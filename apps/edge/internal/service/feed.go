@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"sync"
-	"time"
 
 	"iop/packages/go/execution"
 )
@@ -27,8 +26,7 @@ type fed struct {
 	seq   uint64 // 0 = Placed
 	event execution.Event
 
-	node   string
-	queued time.Duration
+	placed Placement
 }
 
 // maxBehind is how far a follower may be behind, in bytes.
@@ -37,8 +35,8 @@ const maxBehind = 4 << 20
 func newFeed(sink EventSink) *feed { return &feed{sink: sink, wake: make(chan struct{}, 1)} }
 
 // Placed implements EventSink; the driver calls it.
-func (f *feed) Placed(nodeID string, queued time.Duration) {
-	f.put(fed{node: nodeID, queued: queued}, 0)
+func (f *feed) Placed(at Placement) {
+	f.put(fed{placed: at}, 0)
 }
 
 // Event implements EventSink; the driver calls it. It never fails: whoever leaves leaves the run alone.
@@ -119,7 +117,7 @@ func (f *feed) follow(ctx context.Context) *Outcome {
 
 func (f *feed) pass(one *fed) error {
 	if one.seq == 0 {
-		f.sink.Placed(one.node, one.queued)
+		f.sink.Placed(one.placed)
 		return nil
 	}
 	return f.sink.Event(one.seq, one.event)

@@ -1,8 +1,6 @@
 package service
 
 import (
-	"time"
-
 	"iop/apps/edge/internal/admission"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
@@ -32,7 +30,7 @@ type carrier interface {
 	// body is what follows; nil = nothing.
 	body() Body
 	// placed passes on where the run went.
-	placed(nodeID string, queued time.Duration)
+	placed(at Placement)
 	// take handles a message that is neither accepted, rejected nor an error.
 	take(a *attempt, m *message)
 	// abort lets out what the caller may still have of an answer that failed.

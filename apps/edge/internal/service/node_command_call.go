@@ -128,7 +128,7 @@ func (q *commandCall) try() bool {
 	defer unwake()
 	q.out.CommandID, q.out.NodeID, q.out.Generation = newCommandID(), q.target.NodeID, q.target.Generation
 	if q.Sink != nil {
-		q.Sink.Placed(q.target.NodeID, q.out.Queued)
+		q.Sink.Placed(Placement{Node: q.target.NodeID, Queued: q.out.Queued})
 	}
 	if err := q.send(); err != nil {
 		q.unwritten(err)

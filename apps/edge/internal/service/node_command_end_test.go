@@ -392,4 +392,4 @@ func TestCommandPanics(t *testing.T) {
 
 type panicking struct{ service.Sink }
 
-func (panicking) Placed(string, time.Duration) {}
+func (panicking) Placed(service.Placement) {}

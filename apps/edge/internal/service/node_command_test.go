@@ -314,9 +314,9 @@ type sink struct {
 	once    sync.Once
 }
 
-func (s *sink) Placed(nodeID string, _ time.Duration) { s.node = nodeID }
-func (s *sink) Head(status int, _ http.Header) error  { s.status = status; return nil }
-func (s *sink) End() error                            { s.ends++; return nil }
+func (s *sink) Placed(at service.Placement)                  { s.node = at.Node }
+func (s *sink) Head(status int, _ http.Header) error { s.status = status; return nil }
+func (s *sink) End() error                           { s.ends++; return nil }
 func (s *sink) Body(p []byte, flush bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -54,13 +54,20 @@ type Alternative struct {
 	Events EventSink
 }
 
+// Placement is where a run went.
+type Placement struct {
+	Node     string
+	Queued   time.Duration // spent waiting, over all attempts
+	Position int           // in the queue when it first had to wait, from 1; 0 = never waited
+}
+
 // Sink takes the response of a tunnel. The goroutine that called SubmitProviderTunnel calls its methods, one at a
 // time. An error from it is a *execution.Failure with client_gone or client_slow, and means that nobody wants the
 // rest. A sink bounds its own writes (write_idle).
 type Sink interface {
 	// Placed tells where the run went and how long it waited, before anything else. It is called again when the
 	// run went to another place; the last call counts.
-	Placed(nodeID string, queued time.Duration)
+	Placed(at Placement)
 	// Head writes the status and the headers, at most once and first. The sink may keep h.
 	Head(status int, h http.Header) error
 	// Body writes a piece. Flush says that nothing more is at hand: what was written must reach the caller now. An
@@ -119,7 +126,7 @@ func (j *tunnelJob) kind() execution.Kind { return execution.KindTunnel }
 func (j *tunnelJob) body() Body { return j.Body }
 
 // placed implements carrier.
-func (j *tunnelJob) placed(nodeID string, queued time.Duration) { j.sink.Placed(nodeID, queued) }
+func (j *tunnelJob) placed(at Placement) { j.sink.Placed(at) }
 
 // open implements carrier.
 func (j *tunnelJob) open(r *Run, g *admission.Grant) *pb.WorkOpen {

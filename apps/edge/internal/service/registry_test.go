@@ -143,7 +143,7 @@ func (w *whole) submit(t *testing.T, id string, background bool) <-chan *service
 // words tells of each event.
 type words chan struct{}
 
-func (words) Placed(string, time.Duration) {}
+func (words) Placed(service.Placement) {}
 
 func (w words) Event(uint64, execution.Event) error {
 	w <- struct{}{}

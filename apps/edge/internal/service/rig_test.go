@@ -199,8 +199,8 @@ type recorder struct {
 	onEnd    func() error
 }
 
-func (c *recorder) Placed(nodeID string, _ time.Duration) {
-	c.node = nodeID
+func (c *recorder) Placed(at Placement) {
+	c.node = at.Node
 	if c.onPlaced != nil {
 		c.onPlaced()
 	}

@@ -38,7 +38,7 @@ type RunSpec struct {
 type EventSink interface {
 	// Placed tells where the run went and how long it waited, before anything else. It is called again when the run
 	// went to another place; the last call counts.
-	Placed(nodeID string, queued time.Duration)
+	Placed(at Placement)
 	// Event passes an event on. They are numbered from 1 without gaps; none of them is the terminal, which is the
 	// outcome. An error is a *execution.Failure with client_gone or client_slow, and means that nobody wants the rest.
 	// A sink bounds its own writes (write_idle).
@@ -132,7 +132,7 @@ func (w *runWay) body() Body {
 }
 
 // placed implements carrier.
-func (w *runWay) placed(nodeID string, queued time.Duration) { w.sink.Placed(nodeID, queued) }
+func (w *runWay) placed(at Placement) { w.sink.Placed(at) }
 
 // abort implements carrier: events are never held back.
 func (w *runWay) abort(*attempt) {}
@@ -187,7 +187,7 @@ func (w *runWay) take(a *attempt, m *message) {
 type nowhere struct{}
 
 // Placed implements EventSink.
-func (nowhere) Placed(string, time.Duration) {}
+func (nowhere) Placed(Placement) {}
 
 // Event implements EventSink.
 func (nowhere) Event(uint64, execution.Event) error { return nil }
