@@ -67,11 +67,13 @@ type ask struct {
 }
 
 type message struct {
-	Role   string `json:"role"`
-	Text   string `json:"text"`
-	Image  string `json:"image,omitempty"` // a PNG in base64
-	Calls  []call `json:"calls,omitempty"`
-	CallID string `json:"callId,omitempty"` // a tool's: whose answer it is
+	Role  string `json:"role"`
+	Text  string `json:"text"`
+	Image string `json:"image,omitempty"` // a PNG in base64
+	// Reasoning is an assistant's, for the clients that can send it back.
+	Reasoning string `json:"reasoning,omitempty"`
+	Calls     []call `json:"calls,omitempty"`
+	CallID    string `json:"callId,omitempty"` // a tool's: whose answer it is
 }
 
 type call struct {

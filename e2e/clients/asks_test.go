@@ -56,7 +56,7 @@ func numbers(n int) string {
 
 // chats are the conversations.
 func chats() []asked {
-	rounds := []message{{Role: "system", Text: "be brief"}, {Role: "user", Text: "count"}, {Role: "assistant", Text: " 1 2 3"}, {Role: "user", Text: "hi"}}
+	rounds := []message{{Role: "system", Text: "be brief"}, {Role: "user", Text: "count"}, {Role: "assistant", Text: " 1 2 3", Reasoning: "as I was told"}, {Role: "user", Text: "hi"}}
 	tool := []message{{Role: "user", Text: "weather?"},
 		{Role: "assistant", Calls: []call{{ID: "call_1", Name: toolName, Arguments: `{"city":"Seoul"}`}}},
 		{Role: "tool", CallID: "call_1", Text: "21"}}

@@ -175,3 +175,24 @@ func (c client) word(finish string) string {
 	}
 	return finish
 }
+
+// A tool's answer goes back with the id that its call had, whoever made it up, and beside what else the client keeps.
+func TestToolsInRounds(t *testing.T) {
+	for _, c := range clients() {
+		for _, w := range ways {
+			if !the.has(w.provider) || !slices.Contains(w.as, c.api) && !slices.Contains(w.run, c.api) {
+				continue
+			}
+			t.Run(c.name+"/"+w.route, func(t *testing.T) {
+				a := ask{Messages: user("weather in Seoul?"), Tools: true, MaxTokens: 200, Stream: true}
+				called := talk(t, c, the.through(w.route), a)
+				if called.Error != nil || len(called.Calls) != 1 {
+					t.Fatalf("calls %v, %v", called.Calls, called.Error)
+				}
+				a.Messages = append(a.Messages, message{Role: "assistant", Text: called.Text, Calls: called.Calls},
+					message{Role: "tool", CallID: called.Calls[0].ID, Text: "21"})
+				said{text: greeting, finish: "stop", out: 39}.check(t, c, talk(t, c, the.through(w.route), a))
+			})
+		}
+	}
+}

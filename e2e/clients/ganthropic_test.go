@@ -139,6 +139,9 @@ func (k anthropicTalk) params() anthropic.MessageNewParams {
 
 func anthropicMessage(m message) anthropic.MessageParam {
 	var blocks []anthropic.ContentBlockParamUnion
+	if m.Reasoning != "" {
+		blocks = append(blocks, anthropic.NewThinkingBlock("iop-unsigned", m.Reasoning))
+	}
 	if m.Image != "" {
 		blocks = append(blocks, anthropic.NewImageBlockBase64("image/png", m.Image))
 	}

@@ -182,7 +182,7 @@ func ollamaTool() (tool api.Tool) {
 }
 
 func ollamaMessage(m message) (api.Message, error) {
-	said := api.Message{Role: m.Role, Content: m.Text, ToolCallID: m.CallID}
+	said := api.Message{Role: m.Role, Content: m.Text, Thinking: m.Reasoning, ToolCallID: m.CallID}
 	if m.Image != "" {
 		image, err := base64.StdEncoding.DecodeString(m.Image)
 		if err != nil {

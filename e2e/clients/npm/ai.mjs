@@ -70,6 +70,7 @@ function message(m, names) {
     return { role: 'tool', content: [{ type: 'tool-result', toolCallId: m.callId, toolName: names[m.callId], output }] };
   }
   const content = [];
+  if (m.reasoning) content.push({ type: 'reasoning', text: m.reasoning, providerOptions: { anthropic: { signature: 'iop-unsigned' } } });
   if (m.text) content.push({ type: 'text', text: m.text });
   if (m.image) content.push({ type: 'file', data: m.image, mediaType: 'image/png' });
   for (const c of m.calls ?? []) content.push({ type: 'tool-call', toolCallId: c.id, toolName: c.name, input: JSON.parse(c.arguments) });

@@ -65,6 +65,7 @@ function params(place, ask) {
 function message(m) {
   if (m.role === 'tool') return { role: 'user', content: [{ type: 'tool_result', tool_use_id: m.callId, content: m.text }] };
   const content = [];
+  if (m.reasoning) content.push({ type: 'thinking', thinking: m.reasoning, signature: 'iop-unsigned' });
   if (m.image) content.push({ type: 'image', source: { type: 'base64', media_type: 'image/png', data: m.image } });
   if (m.text) content.push({ type: 'text', text: m.text });
   for (const c of m.calls ?? []) content.push({ type: 'tool_use', id: c.id, name: c.name, input: JSON.parse(c.arguments) });

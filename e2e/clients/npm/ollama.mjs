@@ -66,6 +66,7 @@ function params(place, ask) {
 const message = (names) => (m) => ({
   role: m.role,
   content: m.text,
+  ...(m.reasoning && { thinking: m.reasoning }),
   ...(m.image && { images: [m.image] }),
   ...(m.calls && { tool_calls: m.calls.map((c) => ({ function: { name: c.name, arguments: JSON.parse(c.arguments) } })) }),
   ...(m.callId && { tool_name: names[m.callId] }),
