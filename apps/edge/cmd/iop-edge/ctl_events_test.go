@@ -165,10 +165,10 @@ func TestCtlEventsJSON(t *testing.T) {
 
 // A connection on which nothing comes any more is given up.
 func TestCtlEventsNoticeSilence(t *testing.T) {
-	s := newStreams(t, says(true, fencedEvent), says(true, endedEvent))
+	s := newStreams(t, says(true, fencedEvent), says(true, ""), says(true, endedEvent))
 	out, errs, stop := s.following(t, "table", 200*time.Millisecond)
 	out.until(t, "run_ended")
-	if err := stop(); err != nil || !strings.Contains(errs.String(), "the edge has fallen silent; trying again") {
+	if err := stop(); err != nil || strings.Count(errs.String(), "the edge has fallen silent; trying again") != 2 {
 		t.Errorf("%v %s", err, errs)
 	}
 }

@@ -181,8 +181,6 @@ func (h *handler) events(w http.ResponseWriter, r *http.Request) {
 	sub, before, missed := h.cfg.Events.Follow(q)
 	defer sub.Close()
 	s := &eventStream{h: h, w: w, rc: http.NewResponseController(w)}
-	// The server's limits are for short answers; this one ends with its reader.
-	_ = s.rc.SetReadDeadline(time.Time{})
 	err := s.begin(before, missed, restarted)
 	if err == nil {
 		err = s.follow(r.Context(), sub)

@@ -164,6 +164,7 @@ func TestStepsOfRunsOfAnEarlierEdge(t *testing.T) {
 	r := newRig(t, setup{manual: true, service: Config{Events: bus}})
 	n := r.join("a", 1, 4, says, running("old", 3))
 	r.untilState("old", StateRecovered)
+	r.poll("the adoption", func() bool { return len(heardOf(bus, "old")) == 2 })
 	n.far.SendRunEnded(end("older", 1, statusError, execution.CodeUpstreamError))
 	n.far.SendRunEnded(end("old", 3, statusComplete, 0))
 	r.outcomeOf("old")
