@@ -33,6 +33,7 @@ type asked struct {
 	ask
 	want said
 	only string // the provider that the question is for, "" = every
+	long bool   // asked for as a stream only: as a whole it would show nothing more
 }
 
 // said is what a client must have been told, whoever carried it. Finish is in the words of runs.
@@ -62,7 +63,7 @@ func chats() []asked {
 		{Role: "tool", CallID: "call_1", Text: "21"}}
 	return []asked{
 		{name: "text", ask: ask{Messages: user("hi"), MaxTokens: 200}, want: said{text: greeting, finish: "stop", in: 6, out: 39}},
-		{name: "long", ask: ask{Messages: user("count"), MaxTokens: 2000}, want: said{text: numbers(400), finish: "stop", in: 8, out: 401}},
+		{name: "long", long: true, ask: ask{Messages: user("count"), MaxTokens: 2000}, want: said{text: numbers(400), finish: "stop", in: 8, out: 401}},
 		{name: "rounds", ask: ask{Messages: rounds, MaxTokens: 200}, want: said{text: greeting, finish: "stop", in: 0, out: 39}},
 		{name: "length", ask: ask{Messages: user("count"), MaxTokens: 7}, want: said{text: numbers(7), finish: "length", in: 8, out: 7}},
 		{name: "stop", ask: ask{Messages: user("count"), MaxTokens: 200, Stop: " 5"}, want: said{text: numbers(4), finish: "stop", in: 8, out: 5}},
