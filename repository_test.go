@@ -23,18 +23,19 @@ import (
 // mayImport is the table of import directions inside the module: a package (its tests aside) may import what its row
 // lists, and nothing else of ours. A row ends at a prefix: "apps/edge/internal/service" covers what lies below it.
 var mayImport = map[string][]string{
-	"proto/iop":                    {},
-	"packages/go/execution":        {},
-	"packages/go/credentiallease":  {},
-	"packages/go/httprules":        {},
-	"packages/go/logging":          {},
-	"packages/go/identity":         {},
-	"packages/go/config":           {"packages/go/identity"},
-	"packages/go/patience":         {}, // test support
-	"packages/go/program":          {"packages/go/config", "packages/go/identity", "packages/go/logging"},
-	"packages/go/transport":        {"proto/iop", "packages/go/execution"},
-	"apps/edge/internal/admission": {"packages/go/execution"},
-	"apps/edge/internal/events":    {"packages/go/execution"},
+	"proto/iop":                         {},
+	"packages/go/execution":             {},
+	"packages/go/credentiallease":       {},
+	"packages/go/httprules":             {},
+	"packages/go/logging":               {},
+	"packages/go/identity":              {},
+	"packages/go/identity/identitytest": {"packages/go/identity"}, // test support
+	"packages/go/config":                {"packages/go/identity"},
+	"packages/go/patience":              {}, // test support
+	"packages/go/program":               {"packages/go/config", "packages/go/identity", "packages/go/logging"},
+	"packages/go/transport":             {"proto/iop", "packages/go/execution"},
+	"apps/edge/internal/admission":      {"packages/go/execution"},
+	"apps/edge/internal/events":         {"packages/go/execution"},
 	"apps/edge/internal/node": {"proto/iop", "packages/go/execution", "packages/go/transport", "packages/go/config",
 		"packages/go/identity", "apps/edge/internal/admission", "apps/edge/internal/events"},
 	"apps/edge/internal/ca": {"packages/go/identity", "packages/go/program"},
@@ -48,7 +49,7 @@ var mayImport = map[string][]string{
 	"apps/edge/internal/admin": {"packages/go/execution", "packages/go/config", "packages/go/httprules", "apps/edge/internal/admission",
 		"apps/edge/internal/dialect", "apps/edge/internal/events", "apps/edge/internal/node", "apps/edge/internal/service"},
 	"apps/edge/internal/edgetest": {"apps/edge/internal", "packages/go", "proto/iop"}, // test support
-	"apps/edge/cmd":               {"apps/edge", "packages/go/config", "packages/go/logging", "packages/go/program"},
+	"apps/edge/cmd":               {"apps/edge", "packages/go/config", "packages/go/identity", "packages/go/logging", "packages/go/program"},
 	"apps/edge":                   {"apps/edge/internal", "packages/go"},
 
 	"apps/node/internal/adapters":             {"packages/go/execution", "packages/go/httprules", "apps/node/internal/adapters"},

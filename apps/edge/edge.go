@@ -22,6 +22,7 @@ import (
 	"iop/apps/edge/internal/transport"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/identity"
 	"iop/packages/go/logging"
 )
 
@@ -70,6 +71,8 @@ type graph struct {
 	service   *service.Service
 	handler   *httpapi.Handler
 	nodes     *transport.Server
+	identity  *identity.Source // nil = mode dev
+	events    *events.Bus
 	callers   *http.Server
 	admin     *http.Server // nil = off
 	listen    listeners
@@ -83,11 +86,16 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 	if err != nil {
 		return nil, err
 	}
-	l := &live{log: opts.Log, generations: generations}
+	l := &live{log: opts.Log, generations: generations, identity: make(chan struct{}, 1)}
 	l.state.Store(config.NewState(cfg, version, nil))
 	current := l.current
 
 	g := &graph{cfg: cfg, log: opts.Log, live: l}
+	if cfg.Managed() {
+		if g.identity, err = identity.Open(cfg.Identity()); err != nil {
+			return nil, err
+		}
+	}
 	bus := events.NewBus()
 	var registry *node.Registry
 	g.scheduler = admission.New(admission.Config{
@@ -96,6 +104,7 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 	})
 	places := &places{Scheduler: g.scheduler}
 	registry = node.New(node.Config{State: current, Scheduler: places, Events: bus, Generations: generations, Log: opts.Log})
+	g.events = bus
 	l.registry, l.waiting = registry, func() { g.service.Reconfigured() }
 	view := &view{registry: registry, scheduler: g.scheduler, places: places}
 	metrics := admin.NewMetrics(opts.Version, admin.Sources{
@@ -118,7 +127,7 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 		DetachedLimit: cfg.Timers.DetachedLimit, MaxInput: cfg.Limits.Body, SlowAnswers: cfg.Limits.SlowAnswers,
 	})
 	g.nodes = transport.NewServer(transport.Config{
-		Registry: registry, Runs: g.service, Events: bus, Log: opts.Log, Timers: linkTimers(cfg.Timers),
+		Registry: registry, Identity: g.identity, Runs: g.service, Events: bus, Log: opts.Log, Timers: linkTimers(cfg.Timers),
 		MaxUnregistered: cfg.Limits.Unregistered, MaxHandshakes: cfg.Limits.Handshakes,
 	})
 	g.handler = httpapi.New(httpapi.Config{
@@ -242,6 +251,9 @@ func (g *graph) serve(ctx context.Context, opts Options) error {
 	if len(g.cfg.Files) > 0 {
 		g.live.bind(addrs)
 		group.Go(func() error { g.live.follow(broken, opts.Reload); return nil })
+	}
+	if g.identity != nil {
+		group.Go(func() error { g.followIdentity(nodes); return nil })
 	}
 	if g.admin != nil {
 		group.Go(func() error { return closed(g.admin.Serve(g.listen.admin)) })

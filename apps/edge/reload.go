@@ -22,6 +22,7 @@ type live struct {
 	state       atomic.Pointer[config.State]
 	generations *node.Generations
 	registry    *node.Registry
+	identity    chan struct{}                 // has the files of the identity read again; capacity 1
 	told        func(changed bool, err error) // of each try, after it
 	waiting     func()                        // has those who wait look again
 	bound       config.Listen                 // what listen became; set before follow
@@ -55,6 +56,10 @@ func (l *live) follow(ctx context.Context, asked <-chan struct{}) {
 		select {
 		case <-asked:
 			l.reload("SIGHUP")
+			select {
+			case l.identity <- struct{}{}:
+			default:
+			}
 		case <-ctx.Done():
 			return
 		}
@@ -66,7 +71,7 @@ func (l *live) reload(why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.current()
-	next, err := config.LoadEdge(old.Edge.Path)
+	next, err := config.ReloadEdge(old.Edge.Path)
 	var state *config.State
 	if err == nil {
 		state, err = l.check(old, next)

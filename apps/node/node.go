@@ -24,6 +24,7 @@ import (
 	"iop/apps/node/internal/transport"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/identity"
 	"iop/packages/go/logging"
 )
 
@@ -38,6 +39,8 @@ type Options struct {
 	OnReady func(edge string)
 	// OnAdmin is called with the address of the admin listener, once it listens.
 	OnAdmin func(addr net.Addr)
+	// Reload asks for the files of the identity to be read again; they are, too, when they change. Nil never asks.
+	Reload <-chan struct{}
 	// Kill ends Run at once, whatever is running; a second signal closes it. nil never does.
 	Kill <-chan struct{}
 }
@@ -75,6 +78,8 @@ func Run(ctx context.Context, cfg *config.Node, opts Options) error {
 	}
 	defer stopAdmin()
 	record.run()
+	stopIdentity := p.followIdentity(cfg, opts)
+	defer stopIdentity()
 	p.run(ctx)
 	return nil
 }
@@ -87,12 +92,21 @@ type program struct {
 	stop      time.Duration // for it to end after its cancel
 	links     []*transport.Link
 	executors []*node.Executor
+	identity  *identity.Source // nil = the links are plaintext
 }
 
 func newProgram(cfg *config.Node, opts Options, observer node.Observer, record *journal) (*program, error) {
 	p := &program{
 		opts: opts, record: record,
 		drain: cmp.Or(cfg.Timers.Drain, drainLimit), stop: cmp.Or(cfg.Timers.AdapterStop, adapterStop) + time.Second,
+	}
+	var edgeID identity.ID
+	if cfg.TLS != nil {
+		var err error
+		if p.identity, err = identity.Open(cfg.Identity()); err != nil {
+			return nil, err
+		}
+		edgeID = identity.ID(cfg.TLS.EdgeSPIFFEID)
 	}
 	var instance [16]byte
 	if _, err := rand.Read(instance[:]); err != nil {
@@ -113,7 +127,7 @@ func newProgram(cfg *config.Node, opts Options, observer node.Observer, record *
 		})
 		p.executors = append(p.executors, x)
 		p.links = append(p.links, transport.New(transport.Config{
-			Edge: edge, Token: cfg.Token, InstanceID: instance, Version: opts.Version, Executor: x,
+			Edge: edge, Token: cfg.Token, Identity: p.identity, EdgeID: edgeID, InstanceID: instance, Version: opts.Version, Executor: x,
 			Timers: linkTimers(cfg.Timers), OnReady: opts.OnReady, Log: opts.Log,
 		}))
 	}

@@ -10,19 +10,14 @@ import (
 
 // checkEdge checks what goes beyond the type of one value: ranges, references and what must not stand together.
 func (d *decoder) checkEdge(e *Edge) {
-	switch e.Mode {
-	case "dev":
-	case "managed":
-		d.add("mode", "managed isn't supported by this version; use dev")
-	default:
-		d.add("mode", "%s isn't a mode; use dev", quote(e.Mode))
-	}
+	d.checkMode(e)
 	if e.StateDir == "" {
 		d.add("state_dir", "is empty; name a directory")
 	}
 	e.StateDir = d.resolve(e.StateDir)
 	d.checkListen(e)
 	d.checkNodes(e.Nodes)
+	d.checkIdentities(e)
 	d.checkPrincipals(e)
 	d.checkRoutes(e)
 	for i, origin := range e.CORS.Origins {
@@ -45,9 +40,9 @@ func (d *decoder) checkListen(e *Edge) {
 		d.add("listen.http", "%s isn't on loopback and no principals are configured, so anyone could use it; add a "+
 			"principal (iop-edge key new NAME makes its key), or listen on 127.0.0.1", quote(l.HTTP))
 	}
-	if !e.InsecurePlaintext && !Loopback(l.Nodes) {
+	if !e.Managed() && !e.InsecurePlaintext && !Loopback(l.Nodes) {
 		d.add("listen.nodes", "%s isn't on loopback, and without TLS tokens and prompts cross the network unencrypted; "+
-			"listen on 127.0.0.1 behind a tunnel, or accept it with insecure_plaintext: true", quote(l.Nodes))
+			"use mode: managed, listen on 127.0.0.1 behind a tunnel, or accept it with insecure_plaintext: true", quote(l.Nodes))
 	}
 	if l.Admin != "" && len(e.AdminKeyHashes) == 0 && !Loopback(l.Admin) {
 		d.add("listen.admin", "%s isn't on loopback and there are no admin_key_hashes, so anyone could administer "+

@@ -22,8 +22,9 @@ func (d *decoder) checkNode(n *Node) {
 	case n.Token.IsZero():
 		d.add("token", "is missing; give file:PATH, env:NAME or cred:NAME")
 	default:
-		n.Token = d.token("token", n.Token.Reveal())
+		n.Token, n.PinnedCA = d.token("token", n.Token.Reveal())
 	}
+	d.checkNodeTLS(n)
 	if n.DataDir == "" {
 		d.add("data_dir", "is empty; name a directory")
 	}

@@ -17,8 +17,19 @@ import (
 // maxFile is the longest configuration file: thousands of nodes, and nothing that exhausts memory.
 const maxFile = 4 << 20
 
-// LoadEdge reads and checks an Edge's configuration. A refusal is an [*Errors].
+// LoadEdge reads and checks an Edge's configuration, and that the files of its identity can be used. A refusal is an
+// [*Errors].
 func LoadEdge(path string) (*Edge, error) {
+	data, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return parseEdge(path, data, (*decoder).openEdgeIdentity)
+}
+
+// ReloadEdge is LoadEdge for a program that runs: the files of its identity are watched by themselves, and may be half
+// replaced just now.
+func ReloadEdge(path string) (*Edge, error) {
 	data, err := readFile(path)
 	if err != nil {
 		return nil, err
@@ -26,17 +37,22 @@ func LoadEdge(path string) (*Edge, error) {
 	return ParseEdge(path, data)
 }
 
-// LoadNode reads and checks a node's configuration and reads its token. A refusal is an [*Errors].
+// LoadNode reads and checks a node's configuration, reads its token, and checks that the files of its identity can be
+// used. A refusal is an [*Errors].
 func LoadNode(path string) (*Node, error) {
 	data, err := readFile(path)
 	if err != nil {
 		return nil, err
 	}
-	return ParseNode(path, data)
+	return parseNode(path, data, (*decoder).openNodeIdentity)
 }
 
-// ParseEdge checks data as if it were the content of the file at path.
+// ParseEdge checks data as if it were the content of the file at path. It doesn't look at the files of the identity.
 func ParseEdge(path string, data []byte) (*Edge, error) {
+	return parseEdge(path, data, func(*decoder, *Edge) {})
+}
+
+func parseEdge(path string, data []byte, more func(*decoder, *Edge)) (*Edge, error) {
 	d, err := newDecoder(path, data)
 	if err != nil {
 		return nil, err
@@ -44,6 +60,7 @@ func ParseEdge(path string, data []byte) (*Edge, error) {
 	e := &Edge{Path: path}
 	if d.decode(data, e) {
 		d.checkEdge(e)
+		more(d, e)
 	}
 	if err := d.err(); err != nil {
 		return nil, err
@@ -52,8 +69,13 @@ func ParseEdge(path string, data []byte) (*Edge, error) {
 	return e, nil
 }
 
-// ParseNode checks data as if it were the content of the file at path, and reads the node's token.
+// ParseNode checks data as if it were the content of the file at path, and reads the node's token. It doesn't look at
+// the files of the identity.
 func ParseNode(path string, data []byte) (*Node, error) {
+	return parseNode(path, data, func(*decoder, *Node) {})
+}
+
+func parseNode(path string, data []byte, more func(*decoder, *Node)) (*Node, error) {
 	d, err := newDecoder(path, data)
 	if err != nil {
 		return nil, err
@@ -61,6 +83,7 @@ func ParseNode(path string, data []byte) (*Node, error) {
 	n := &Node{Path: path}
 	if d.decode(data, n) {
 		d.checkNode(n)
+		more(d, n)
 	}
 	if err := d.err(); err != nil {
 		return nil, err

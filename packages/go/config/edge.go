@@ -14,8 +14,9 @@ type Edge struct {
 	Mode string `yaml:"mode" default:"dev"`
 	// Listen says where the Edge accepts connections.
 	Listen Listen `yaml:"listen"`
-	// The identity of the node listener in managed mode.
-	_ struct{} `yaml:"tls,later"`
+	// TLS is the Edge's identity towards nodes, and whose nodes it lets in. Mode managed needs it; without that mode it
+	// is refused. Default nil.
+	TLS *EdgeTLS `yaml:"tls"`
 	// InsecurePlaintext permits a node listener without TLS on an address that isn't loopback. Default false.
 	InsecurePlaintext bool `yaml:"insecure_plaintext"`
 	// StateDir is the directory of what the Edge must remember across restarts. It is made when it is missing.
@@ -67,16 +68,29 @@ type TLSFiles struct {
 	Key string `yaml:"key,path"`
 }
 
+// EdgeTLS names the files of the Edge's identity. They are read again when they change.
+type EdgeTLS struct {
+	// Cert is the path of the Edge's certificate, PEM, with what leads from it to its CA.
+	Cert string `yaml:"cert,path"`
+	// Key is the path of its private key, PEM.
+	Key string `yaml:"key,path"`
+	// CA is the path of the CAs that nodes' certificates are checked by, PEM.
+	CA string `yaml:"ca,path"`
+	// TrustDomain is the SPIFFE trust domain that the Edge and all its nodes belong to.
+	TrustDomain string `yaml:"trust_domain"`
+}
+
 // NodeRecord is one node that may register.
 type NodeRecord struct {
 	// ID names the node in logs, metrics and routes.
 	ID string `yaml:"id"`
 	// TokenHashes are the hashes of the tokens that this node may show; two of them make a rotation without a gap.
 	TokenHashes []TokenHash `yaml:"token_hashes"`
-	// The node's identity in managed mode.
-	_ struct{} `yaml:"spiffe_id,later"`
-	// Serial numbers of certificates of this node that are no longer valid.
-	_ struct{} `yaml:"revoked_serials,later"`
+	// SPIFFEID is the identity that the node's certificate must have in mode managed, byte for byte. Default in that
+	// mode: spiffe://TRUST-DOMAIN/iop/node/ID.
+	SPIFFEID string `yaml:"spiffe_id"`
+	// RevokedSerials are serial numbers of certificates of this node that are refused though they are valid, in hex.
+	RevokedSerials []string `yaml:"revoked_serials,serial"`
 	// Enabled false refuses the node without forgetting it. Default true.
 	Enabled bool `yaml:"enabled" default:"true"`
 	// Labels are what routes select nodes by.

@@ -6,14 +6,17 @@ import "time"
 type Node struct {
 	// Path is the file that this was read from; paths inside the file are relative to its directory.
 	Path string
+	// PinnedCA is the SHA-256 of the CA certificate that the token's join string names, in hex; "" where it names none.
+	PinnedCA string
 
 	// Edges are the addresses of the Edges to dial, as host:port. One link is kept to each.
 	Edges []string `yaml:"edges"`
 	// Token is the secret that this node registers with; always the bare token, also when the source holds a join
 	// string. In the file it is file:PATH, env:NAME or cred:NAME (a systemd credential), never the secret itself.
 	Token Secret `yaml:"token"`
-	// The node's certificate and what it expects of the Edge.
-	_ struct{} `yaml:"tls,later"`
+	// TLS is the node's identity, and the Edge's that it expects. Needed by an Edge in mode managed. Default nil: the
+	// link is plaintext.
+	TLS *NodeTLS `yaml:"tls"`
 	// DataDir is the directory of what the node must remember across restarts. It is made when it is missing.
 	// Default ./data beside the file.
 	DataDir string `yaml:"data_dir,path" default:"./data"`
@@ -25,6 +28,19 @@ type Node struct {
 	Timers NodeTimers `yaml:"timers"`
 	// Log says what is logged and how.
 	Log Log `yaml:"log"`
+}
+
+// NodeTLS names the files of the node's identity. They are read again when they change.
+type NodeTLS struct {
+	// Cert is the path of the node's certificate, PEM, with what leads from it to its CA.
+	Cert string `yaml:"cert,path"`
+	// Key is the path of its private key, PEM.
+	Key string `yaml:"key,path"`
+	// CA is the path of the CAs that the Edge's certificate is checked by, PEM.
+	CA string `yaml:"ca,path"`
+	// EdgeSPIFFEID is the identity that the Edge's certificate must have, byte for byte; the same for all Edges of this
+	// node.
+	EdgeSPIFFEID string `yaml:"edge_spiffe_id"`
 }
 
 // NodeAdmin is the node's own listener.

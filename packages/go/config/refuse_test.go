@@ -46,7 +46,7 @@ var typoCases = []refusal{
 	{"misspelt key", oneNode + "    max_concurency: 4\n", []string{
 		`8: nodes[0].adapters[0].max_concurency: unknown key; did you mean "max_concurrency"?`}},
 	{"children at column 0", "providers:\nname: a\nkind: openai\n", []string{
-		"1: providers: unknown key; known here: mode, listen, insecure_plaintext, state_dir, nodes, principals, routes, cors, admin_key_hashes, limits, timers, log",
+		"1: providers: unknown key; known here: mode, listen, tls, insecure_plaintext, state_dir, nodes, principals, routes, cors, admin_key_hashes, limits, timers, log",
 		"2: name: unknown key here; it belongs under nodes[].adapters[]",
 		"3: kind: unknown key here; it belongs under nodes[].adapters[]"}},
 	{"adapters at column 0", "nodes:\n- id: n\n  token_hashes: [{sha256: " + hashA + "}]\nadapters:\n- name: a\n", []string{
@@ -70,12 +70,10 @@ var typoCases = []refusal{
 		"4: principals[0].weight: must be 1 to 1000",
 		"5: principals[0].limits.concurrency: must be 0 to 1000000",
 		"5: principals[0].limits.requests_per_minute: must be 0 to 1000000"}},
-	{"later versions", "mode: managed\ntls: {cert: x}\nprofiles: []\nslots: [{id: s}]\nlease: {}\nprincipals: [{id: p, key_hashes: [" +
+	{"later versions", "profiles: []\nslots: [{id: s}]\nlease: {}\nprincipals: [{id: p, key_hashes: [" +
 		hashA + "]}]\nroutes: [{model: m, slot: s}]\n", []string{
-		"1: mode: managed isn't supported by this version; use dev",
-		"2: tls: isn't supported by this version; remove it",
-		"4: slots: isn't supported by this version; remove it",
-		"7: routes[0].slot: isn't supported by this version; remove it"}},
+		"2: slots: isn't supported by this version; remove it",
+		"5: routes[0].slot: isn't supported by this version; remove it"}},
 }
 
 var yamlCases = []refusal{
@@ -127,7 +125,7 @@ var valueCases = []refusal{
 		"5: timers.header_read: must not be negative",
 		"6: timers.drain: is longer than 720h"}},
 	{"words", "mode: prod\nlog: {level: loud, format: jsn}\n", []string{
-		`1: mode: "prod" isn't a mode; use dev`,
+		`1: mode: "prod" isn't a mode; use dev, managed`,
 		`2: log.level: "loud" isn't a level; use trace, debug, info, warn, error`,
 		`2: log.format: "jsn" isn't a format; did you mean "json"?`}},
 	{"origins", "cors: {origins: ['*', https://a.example, https://a.example/x, a.example]}\n", []string{
@@ -146,8 +144,9 @@ var listenCases = []refusal{
 		`1: listen.http: "127.0.0.1:7443" is the address of listen.nodes already; each listener needs its own`,
 		`1: listen.admin: "127.0.0.1:7443" is the address of listen.http already; each listener needs its own`}},
 	// E26
+	// E26: without TLS only loopback, unless the file says in words what that means
 	{"not on loopback", "listen:\n  nodes: 0.0.0.0:7443\n  http: :8080\n  admin: edge.lan:8081\n", []string{
-		`2: listen.nodes: "0.0.0.0:7443" isn't on loopback, and without TLS tokens and prompts cross the network unencrypted; listen on 127.0.0.1 behind a tunnel, or accept it with insecure_plaintext: true`,
+		`2: listen.nodes: "0.0.0.0:7443" isn't on loopback, and without TLS tokens and prompts cross the network unencrypted; use mode: managed, listen on 127.0.0.1 behind a tunnel, or accept it with insecure_plaintext: true`,
 		`3: listen.http: ":8080" isn't on loopback and no principals are configured, so anyone could use it; add a principal (iop-edge key new NAME makes its key), or listen on 127.0.0.1`,
 		`4: listen.admin: "edge.lan:8081" isn't on loopback and there are no admin_key_hashes, so anyone could administer this Edge; add one, or listen on 127.0.0.1`}},
 	{"half of TLS", "listen:\n  http_tls: {cert: a.pem}\n", []string{

@@ -51,7 +51,7 @@ func (d *decoder) scalar(n *yaml.Node, path string, f *field, v reflect.Value) {
 }
 
 func (d *decoder) text(n *yaml.Node, path string, f *field, v reflect.Value) {
-	if n.Tag != "!!str" && !f.is("hash") { // a hash may look like a number
+	if n.Tag != "!!str" && !f.is("hash") && !f.is("serial") { // hex may look like a number
 		d.add(path, "must be a text; put it in quotes")
 		return
 	}
@@ -63,6 +63,8 @@ func (d *decoder) text(n *yaml.Node, path string, f *field, v reflect.Value) {
 		v.Set(reflect.ValueOf(NewSecret(n.Value)))
 	case f.is("hash"):
 		v.SetString(d.hash(path, n.Value))
+	case f.is("serial"):
+		v.SetString(d.serial(path, n.Value))
 	case f.is("path"):
 		if strings.HasPrefix(n.Value, "~") {
 			d.add(path, "starts with ~, which isn't expanded here; write the whole path")

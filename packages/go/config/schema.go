@@ -11,6 +11,7 @@ import (
 //
 //	path   a file or directory; relative ones start at the directory of the configuration file
 //	size   bytes, written 64MiB
+//	serial a certificate's serial number in hex
 //	hash   a SHA-256 in hex, or file:PATH of a file that holds one
 //	later  the key is settled, but this version refuses it; such fields are blank
 //

@@ -114,20 +114,37 @@ func TestExamplesLoadAndShowTheDefaults(t *testing.T) {
 
 // The parts that are commented out are configuration too: as their comments say, without their "# " they load.
 func TestExamplesLoadWithEverythingSwitchedOn(t *testing.T) {
-	edgeFile, _ := examples(t)
-	b, err := os.ReadFile(edgeFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	on := regexp.MustCompile(`(?m)^( *)# ((?:  )*(?:- )?\w+:(?: .*)?)$`).ReplaceAllString(string(b), "$1$2")
+	edgeFile, nodeFile := examples(t)
+	on := switchedOn(t, edgeFile)
+	on = strings.Replace(on, "\nmode: dev\n", "\nmode: managed\n", 1) // as its comment says of tls
 	writeCertificate(t, filepath.Dir(edgeFile), "http.crt", "http.key")
 	e, err := ParseEdge(edgeFile, []byte(on))
 	if err != nil {
 		t.Fatal(err)
 	}
+	if e.TLS == nil || e.TLS.TrustDomain == "" || e.Nodes[0].SPIFFEID == "" || len(e.Nodes[0].RevokedSerials) != 1 {
+		t.Errorf("not all of managed mode was switched on: %+v", e)
+	}
 	if len(e.Nodes[0].Adapters) != 3 || len(e.Principals) != 1 || len(e.Routes) != 2 || len(e.Nodes[0].TokenHashes) != 2 {
 		t.Errorf("not everything was switched on: %+v", e)
 	}
+	n, err := ParseNode(nodeFile, []byte(switchedOn(t, nodeFile)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n.TLS == nil || n.TLS.EdgeSPIFFEID != "spiffe://"+e.TLS.TrustDomain+"/iop/edge" {
+		t.Errorf("the node of the example doesn't look for the edge of the example: %+v", n.TLS)
+	}
+}
+
+// switchedOn is a file without the "# " in front of its keys.
+func switchedOn(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return regexp.MustCompile(`(?m)^( *)# ((?:  )*(?:- )?\w+:(?: .*)?)$`).ReplaceAllString(string(b), "$1$2")
 }
 
 func TestExamplesNameEveryKey(t *testing.T) {

@@ -56,18 +56,28 @@ func (Secret) MarshalYAML() (any, error) { return redacted, nil }
 // HashSecret returns the hash that records keep of a bare token or an API key.
 func HashSecret(secret string) [32]byte { return sha256.Sum256([]byte(secret)) }
 
-// joinString is what follows the prefix of a join string, as JSON in base64url. What later versions add (the CA to
-// expect) must be understood, not skipped: it is there to be enforced.
+// joinString is what follows the prefix of a join string, as JSON in base64url. What later versions add must be
+// understood, not skipped: it is there to be enforced.
 type joinString struct {
 	Token string `json:"token"`
+	// CA is the SHA-256 of the CA certificate that the node must trust, in hex; "" leaves that to its files.
+	CA string `json:"ca,omitempty"`
 }
 
 // NewToken makes a node's token. join is the string to give to the node, shown once; sha256hex goes into the Edge's
 // token_hashes.
-func NewToken() (joined Secret, sha256hex string) {
+func NewToken() (joined Secret, sha256hex string) { return newToken("") }
+
+// NewPinnedToken makes a node's token whose join string also says which CA certificate the node must trust, by its
+// SHA-256.
+func NewPinnedToken(ca [sha256.Size]byte) (joined Secret, sha256hex string) {
+	return newToken(hex.EncodeToString(ca[:]))
+}
+
+func newToken(ca string) (joined Secret, sha256hex string) {
 	token := random()
-	// A struct of one string always encodes.
-	content, _ := json.Marshal(joinString{Token: token})
+	// A struct of strings always encodes.
+	content, _ := json.Marshal(joinString{Token: token, CA: ca})
 	sum := HashSecret(token)
 	return NewSecret(joinPrefix + base64.RawURLEncoding.EncodeToString(content)), hex.EncodeToString(sum[:])
 }
@@ -88,6 +98,20 @@ func random() string {
 
 // ParseToken returns the bare token that a node shows, from a bare token or a join string. Its errors don't quote it.
 func ParseToken(s string) (Secret, error) {
+	token, _, err := parseToken(s)
+	return token, err
+}
+
+// parseToken is ParseToken, and returns the CA that a join string pins, too.
+func parseToken(s string) (token Secret, pin string, err error) {
+	if encoded, ok := strings.CutPrefix(s, joinPrefix); ok && len(s) <= maxToken && !strings.ContainsAny(s, "\r\n") {
+		return parseJoin(encoded)
+	}
+	token, err = bareToken(s)
+	return token, "", err
+}
+
+func bareToken(s string) (Secret, error) {
 	switch {
 	case s == "":
 		return Secret{}, errors.New("is empty; make a token with: iop-edge token new NODE")
@@ -95,9 +119,6 @@ func ParseToken(s string) (Secret, error) {
 		return Secret{}, fmt.Errorf("is longer than %d bytes, so it isn't a token", maxToken)
 	case strings.ContainsAny(s, "\r\n"):
 		return Secret{}, errors.New("has more than one line; it must hold the token and nothing else")
-	}
-	if encoded, ok := strings.CutPrefix(s, joinPrefix); ok {
-		return parseJoin(encoded)
 	}
 	for _, c := range []byte(s) {
 		if c <= ' ' || c > '~' {
@@ -110,22 +131,32 @@ func ParseToken(s string) (Secret, error) {
 	return NewSecret(s), nil
 }
 
-func parseJoin(encoded string) (Secret, error) {
+func parseJoin(encoded string) (token Secret, pin string, err error) {
 	damaged := errors.New("is a join string (" + joinPrefix + "…) that was cut or changed; copy it again as a whole")
 	content, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil {
-		return Secret{}, damaged
+		return Secret{}, "", damaged
 	}
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(content, &fields) != nil {
-		return Secret{}, damaged
+		return Secret{}, "", damaged
 	}
-	var token string
-	if json.Unmarshal(fields["token"], &token) != nil || strings.HasPrefix(token, joinPrefix) {
-		return Secret{}, damaged
+	var bare string
+	if json.Unmarshal(fields["token"], &bare) != nil || strings.HasPrefix(bare, joinPrefix) {
+		return Secret{}, "", damaged
 	}
-	if len(fields) > 1 {
-		return Secret{}, errors.New("is a join string of a newer version; upgrade this program")
+	known := 1
+	if raw, there := fields["ca"]; there {
+		if json.Unmarshal(raw, &pin) != nil || !hexHash.MatchString(pin) {
+			return Secret{}, "", damaged
+		}
+		known++
 	}
-	return ParseToken(token)
+	if len(fields) > known {
+		return Secret{}, "", errors.New("is a join string of a newer version; upgrade this program")
+	}
+	if token, err = bareToken(bare); err != nil {
+		return Secret{}, "", err
+	}
+	return token, strings.ToLower(pin), nil
 }

@@ -107,7 +107,8 @@ func TestParseToken(t *testing.T) {
 		joined(`{"token":`):                           "was cut or changed",
 		joined(`{"token":5}`):                         "was cut or changed",
 		joined(`{"token":"iop1.s3cr3t0123456"}`):      "was cut or changed",
-		joined(`{"token":"s3cr3t-012345678","ca":1}`): "of a newer version",
+		joined(`{"token":"s3cr3t-012345678","ca":1}`): "was cut or changed",
+		joined(`{"token":"s3cr3t-012345678","x":1}`):  "of a newer version",
 		joined(`{"token":"s3cr3t"}`):                  "is shorter than 16",
 	} {
 		got, err := ParseToken(in)

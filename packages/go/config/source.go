@@ -18,8 +18,8 @@ var (
 )
 
 // token reads the node's token from the source that the file names. Everything that it reports names the source, never
-// what is in it.
-func (d *decoder) token(path, source string) Secret {
+// what is in it. pin is the CA that a join string names.
+func (d *decoder) token(path, source string) (token Secret, pin string) {
 	kind, rest, _ := strings.Cut(source, ":")
 	var text, name string
 	var err error
@@ -27,14 +27,14 @@ func (d *decoder) token(path, source string) Secret {
 	case "file":
 		if rest == "" {
 			d.add(path, "file: must be followed by a path")
-			return Secret{}
+			return Secret{}, ""
 		}
 		name = d.resolve(rest)
 		text, err = readSecretFile(name)
 	case "env":
 		if !envName.MatchString(rest) {
 			d.add(path, "env: must be followed by the name of an environment variable")
-			return Secret{}
+			return Secret{}, ""
 		}
 		name = "environment variable " + rest
 		if text = os.Getenv(rest); text == "" {
@@ -43,26 +43,25 @@ func (d *decoder) token(path, source string) Secret {
 	case "cred":
 		if !credName.MatchString(rest) {
 			d.add(path, "cred: must be followed by the name of a systemd credential")
-			return Secret{}
+			return Secret{}, ""
 		}
 		name = "credential " + rest
 		text, err = readCredential(rest)
 	case "exec":
 		d.add(path, "exec: isn't supported by this version; use file:, env: or cred:")
-		return Secret{}
+		return Secret{}, ""
 	default:
 		d.add(path, "must say where the token is, not what it is: write it into a file that only this program's "+
 			"user can read (chmod 600) and give file:PATH, or give env:NAME or cred:NAME")
-		return Secret{}
+		return Secret{}, ""
 	}
 	if err == nil {
-		var token Secret
-		if token, err = ParseToken(text); err == nil {
-			return token
+		if token, pin, err = parseToken(text); err == nil {
+			return token, pin
 		}
 	}
 	d.add(path, "%s %s", name, err)
-	return Secret{}
+	return Secret{}, ""
 }
 
 func readCredential(name string) (string, error) {

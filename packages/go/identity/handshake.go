@@ -34,7 +34,7 @@ func (s *Source) Server(ctx context.Context, conn net.Conn, heard func()) (*tls.
 	if err := c.HandshakeContext(ctx); err != nil {
 		return nil, nil, classify(err)
 	}
-	peer.session = c.ConnectionState()
+	peer.session, peer.Shown = c.ConnectionState(), m
 	return c, peer, nil
 }
 
@@ -61,7 +61,7 @@ func (s *Source) Client(ctx context.Context, conn net.Conn, edge ID) (*tls.Conn,
 	if err := c.HandshakeContext(ctx); err != nil {
 		return nil, nil, classify(err)
 	}
-	peer.session = c.ConnectionState()
+	peer.session, peer.Shown = c.ConnectionState(), m
 	return c, peer, nil
 }
 

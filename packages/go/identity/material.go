@@ -154,8 +154,18 @@ func readCAs(path string, now time.Time) ([]*x509.Certificate, error) {
 	return cas, nil
 }
 
-// ReadCAs reads a bundle of CAs. An error is a [*FileError].
-func ReadCAs(path string, now time.Time) ([]*x509.Certificate, error) { return readCAs(path, now) }
+// ReadCertificates reads a file of certificates, whatever they are. An error is a [*FileError].
+func ReadCertificates(path string) ([]*x509.Certificate, error) {
+	text, err := readPEM("cert", path)
+	if err != nil {
+		return nil, err
+	}
+	certs, err := certificates(text)
+	if err != nil {
+		return nil, &FileError{Key: "cert", Path: path, Text: err.Error()}
+	}
+	return certs, nil
+}
 
 // certificates parses PEM that must hold certificates and nothing else.
 func certificates(text []byte) (certs []*x509.Certificate, err error) {

@@ -18,6 +18,8 @@ type Peer struct {
 	Serial string
 	// NotBefore and NotAfter are when its certificate begins, and its chain ceases, to be valid.
 	NotBefore, NotAfter time.Time
+	// Shown is what this side showed of itself on the connection.
+	Shown *Material
 
 	chain   []*x509.Certificate
 	usage   x509.ExtKeyUsage
@@ -92,6 +94,21 @@ func earliest(chain []*x509.Certificate) time.Time {
 		}
 	}
 	return end
+}
+
+// Of returns the SPIFFE ID of a certificate that keeps the rules for an identity's, whoever signed it.
+func Of(c *x509.Certificate) (ID, error) { return leafID(c) }
+
+// Check says whether both sides of a link would accept a certificate by this CA alone.
+func Check(c, ca *x509.Certificate) error {
+	m := &Material{roots: x509.NewCertPool()}
+	m.roots.AddCert(ca)
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
+		if _, err := m.verify([]*x509.Certificate{c}, usage, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Still checks a peer again, by what is trusted now.

@@ -37,6 +37,7 @@ Every key of the configuration file is explained in configs/edge.yaml.`,
 		checkCommand(),
 		program.Group("token", "Make the tokens that nodes register with", tokenNewCommand()),
 		program.Group("key", "Make the API keys of callers", keyNewCommand()),
+		caCommand(),
 		program.VersionCommand(),
 	)
 	return root
@@ -121,6 +122,9 @@ func summary(cfg *config.Edge) string {
 	parts := []string{
 		program.Count(len(cfg.Nodes), "node"), program.Count(adapters, "adapter"),
 		program.Count(len(cfg.Routes), "route"), program.Count(len(cfg.Principals), "principal"),
+	}
+	if cfg.Managed() {
+		parts = append(parts, "mode managed, trust domain "+cfg.TLS.TrustDomain)
 	}
 	if len(cfg.Principals) == 0 {
 		parts = append(parts, "callers need no key (loopback only)")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"iop/apps/edge/internal/ca"
 	"iop/packages/go/config"
+	"iop/packages/go/identity"
 	"iop/packages/go/program"
 )
 
@@ -25,6 +28,7 @@ type issue struct {
 
 func tokenNewCommand() *cobra.Command {
 	var is issue
+	var caPath string
 	cmd := &cobra.Command{
 		Use:   "new NODE",
 		Short: "Make a token for a node and show it once, with the hash for the Edge's file",
@@ -35,6 +39,13 @@ there; a lost token is replaced by a new one. Two hashes at one node let a token
 		Args: program.Args("NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			is.what, is.owner, is.make = "token", args[0], config.NewToken
+			if caPath != "" {
+				pin, err := pinned(caPath)
+				if err != nil {
+					return err
+				}
+				is.make = func() (config.Secret, string) { return config.NewPinnedToken(pin) }
+			}
 			is.secretHelp = "Give it to the node: in a file that only its user can read (chmod 600), named in the node's\n" +
 				"configuration as token: file:PATH"
 			is.hashHelp = "  nodes:\n    - id: %s\n      token_hashes:\n        - sha256: %s\n"
@@ -42,8 +53,21 @@ there; a lost token is replaced by a new one. Two hashes at one node let a token
 		},
 	}
 	cmd.Flags().StringVar(&is.secretFile, "token-file", "", "write the token to a new `FILE` instead of showing it")
+	cmd.Flags().StringVar(&caPath, "ca", "", "have the join string name the CA in `FILE`, so that the node refuses to start with another one")
 	is.flags(cmd)
 	return cmd
+}
+
+// pinned returns the fingerprint of the one CA in a file.
+func pinned(path string) (sum [sha256.Size]byte, err error) {
+	certs, err := identity.ReadCertificates(path)
+	switch {
+	case err != nil:
+		return sum, err
+	case len(certs) != 1 || !certs[0].IsCA:
+		return sum, fmt.Errorf("%s must hold the certificate of one CA, and nothing else", path)
+	}
+	return ca.Fingerprint(certs[0]), nil
 }
 
 func keyNewCommand() *cobra.Command {

@@ -15,6 +15,7 @@ import (
 	"iop/apps/edge/internal/events"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/identity"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -44,6 +45,12 @@ type Identity struct {
 	Remote     string
 	Since      time.Time
 	Features   []pb.Feature // that both sides know
+	// Peer is who the node has proved to be, in mode managed; else nil. Its Export is the TLS session's, for what is to
+	// be bound to this connection.
+	Peer *identity.Peer
+	// Handover says that the node's process comes with another certificate, and wants the connection that it has to
+	// finish what runs there.
+	Handover bool
 }
 
 // Connection is one node connection from its commit to its fence. Its methods may be called concurrently.
@@ -59,7 +66,8 @@ type Connection struct {
 	log        zerolog.Logger
 	told       *rate.Limiter // of what the node makes the edge tell
 
-	over    atomic.Bool // fenced: nothing is published any more
+	over    atomic.Bool   // fenced: nothing is published any more
+	handed  chan struct{} // closed once a successor has taken over in order
 	ignored ignored
 	asking  commandTurns
 
@@ -121,7 +129,7 @@ func (r *Registry) NewConnection(id Identity, rec *config.NodeRecord, p *config.
 	log := r.cfg.Log.With().Str("node_id", id.NodeID).Uint64("connection_generation", id.Generation).Logger()
 	c := &Connection{
 		Identity: id, registry: r, bare: bare, labels: rec.Labels, projection: p, log: log,
-		told: rate.NewLimiter(1, 20), asking: newCommandTurns(),
+		told: rate.NewLimiter(1, 20), asking: newCommandTurns(), handed: make(chan struct{}),
 	}
 	c.ignored.within(&r.ignored)
 	c.st = newStatus(p)
@@ -145,8 +153,14 @@ func (c *Connection) Over() bool { return c.over.Load() }
 // Log returns the connection's logger.
 func (c *Connection) Log() *zerolog.Logger { return &c.log }
 
-// Open opens a work stream.
-func (c *Connection) Open(ctx context.Context) (*transport.Stream, error) { return c.Link.Open(ctx) }
+// Open opens a work stream. A node whose identity isn't good any more gets none: its connection ends.
+func (c *Connection) Open(ctx context.Context) (*transport.Stream, error) {
+	if why := c.unidentified(c.registry.State(), time.Now()); why != "" {
+		c.registry.Fence(c, FenceIdentityExpired, why)
+		return nil, transport.ErrLinkDown
+	}
+	return c.Link.Open(ctx)
+}
 
 // Background reports whether the node can go on with a run after its connection was lost.
 func (c *Connection) Background() bool {
@@ -172,7 +186,7 @@ func (c *Connection) stateLocked() State {
 	switch {
 	case c.over.Load():
 		return StateFenced
-	case c.st.nodeDrains || c.st.edgeDrains || c.st.drained:
+	case c.st.nodeDrains || c.st.edgeDrains || c.st.drained || c.st.expiring || c.st.succeeded:
 		return StateDraining
 	case c.st.applied == 0 && c.st.overdue:
 		return StateNotReady
@@ -297,6 +311,10 @@ func (s *status) reason(is State) string {
 		return "the edge is stopping, and sends no new work"
 	case s.nodeDrains:
 		return "the node is stopping, and takes no new work"
+	case s.succeeded:
+		return "a connection with a new certificate has taken over"
+	case s.expiring:
+		return "the node's certificate is about to expire; renew it"
 	}
 	return "an operator keeps new work from the node"
 }

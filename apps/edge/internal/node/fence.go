@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -108,15 +109,24 @@ func (r *Registry) Fence(c *Connection, reason FenceReason, text string) bool {
 // remove takes c out of the registry unless another connection has taken its place, and keeps what can be shown of it
 // afterwards.
 func (r *Registry) remove(c *Connection, why string) {
-	now := time.Now()
-	left := &departed{view: c.view(), over: now, why: why, at: now, list: c.models()}
-	heard := c.heard()
+	r.remember(c, why)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entryLocked(c.NodeID)
 	if e.current == c {
 		e.current = nil
 	}
+	e.leaving = slices.DeleteFunc(e.leaving, func(l *Connection) bool { return l == c })
+}
+
+// remember keeps what can be shown of c when it isn't the node's current connection any more.
+func (r *Registry) remember(c *Connection, why string) {
+	now := time.Now()
+	left := &departed{view: c.view(), over: now, why: why, at: now, list: c.models()}
+	heard := c.heard()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.entryLocked(c.NodeID)
 	switch {
 	case e.gone != nil && e.gone.view.Generation > c.Generation:
 		return

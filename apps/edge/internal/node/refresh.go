@@ -13,14 +13,19 @@ import (
 // they began with. A connection that is committed at the same moment was checked against the new configuration.
 func (r *Registry) Reconfigured(payload func(*config.Projection) *pb.NodeConfigPayload) {
 	state := r.cfg.State()
-	for _, c := range r.Connections() {
+	for _, c := range r.all() {
 		rec, projection := state.Node(c.NodeID), state.Projection(c.NodeID)
-		owner, expired := state.NodeByTokenHash(c.Token, time.Now())
+		now := time.Now()
+		owner, expired := state.NodeByTokenHash(c.Token, now)
 		switch {
 		case rec == nil || !rec.Enabled:
 			r.Fence(c, FenceNodeDisabled, "the node was taken out of the edge's configuration")
 		case owner == nil || owner.ID != c.NodeID || expired:
 			r.Fence(c, FenceNodeDisabled, "the token that the node registered with isn't accepted any more")
+		case c.unidentified(state, now) != "":
+			r.Fence(c, FenceIdentityExpired, c.unidentified(state, now))
+		case c.isSucceeded():
+			// its successor is told
 		default:
 			c.refresh(rec, projection, payload)
 		}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"iop/packages/go/config"
+	"iop/packages/go/identity"
 	pb "iop/proto/iop"
 )
 
@@ -58,17 +59,19 @@ func ReasonName(r pb.RegisterReason) string {
 	return reasonNames[0]
 }
 
-// Verify finds the record that a token with this hash belongs to; it is also returned with a refusal, unless the token
-// is unknown. Whichever record it is, and whether there is one, the time it takes is the same.
-func (r *Registry) Verify(token [32]byte) (*config.NodeRecord, *Refusal) {
+// Verify finds the record that a token with this hash belongs to, and checks that peer is whom it names, in mode
+// managed. The record is also returned with a refusal, unless the token is unknown. Whichever record it is, and whether
+// there is one, the time it takes to find it is the same.
+func (r *Registry) Verify(token [32]byte, peer *identity.Peer) (*config.NodeRecord, *Refusal) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.verifyLocked(token, now)
+	return r.verifyLocked(token, peer, now)
 }
 
-func (r *Registry) verifyLocked(token [32]byte, now time.Time) (*config.NodeRecord, *Refusal) {
-	rec, expired := r.cfg.State().NodeByTokenHash(token, now)
+func (r *Registry) verifyLocked(token [32]byte, peer *identity.Peer, now time.Time) (*config.NodeRecord, *Refusal) {
+	state := r.cfg.State()
+	rec, expired := state.NodeByTokenHash(token, now)
 	switch {
 	case rec == nil:
 		return nil, &Refusal{Reason: pb.RegisterReason_REGISTER_REASON_UNKNOWN_TOKEN,
@@ -76,6 +79,8 @@ func (r *Registry) verifyLocked(token [32]byte, now time.Time) (*config.NodeReco
 	case expired:
 		return rec, &Refusal{Reason: pb.RegisterReason_REGISTER_REASON_UNKNOWN_TOKEN,
 			Text: "the token has expired; make a new one with iop-edge token new"}
+	case mismatch(state, rec, peer, now) != "":
+		return rec, &Refusal{Reason: pb.RegisterReason_REGISTER_REASON_IDENTITY_MISMATCH, Text: mismatch(state, rec, peer, now)}
 	case !rec.Enabled:
 		return rec, &Refusal{Reason: pb.RegisterReason_REGISTER_REASON_NODE_DISABLED,
 			Text: "the node is disabled in the edge's configuration"}
@@ -84,6 +89,14 @@ func (r *Registry) verifyLocked(token [32]byte, now time.Time) (*config.NodeReco
 			Text: "the edge is shutting down", RetryAfter: drainRetry(r.draining)}
 	}
 	return rec, nil
+}
+
+// mismatch says why peer isn't the node of the record, "" if it is. In mode dev nobody is asked for a certificate.
+func mismatch(state *config.State, rec *config.NodeRecord, peer *identity.Peer, now time.Time) string {
+	if !state.Edge.Managed() {
+		return ""
+	}
+	return rec.Accepts(peer, now)
 }
 
 func drainRetry(n *pb.DrainNotice) time.Duration {

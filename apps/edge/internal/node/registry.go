@@ -71,10 +71,11 @@ type Registry struct {
 // entry is what the registry keeps of one node, also between its connections.
 type entry struct {
 	current    *Connection
-	last       uint64    // the highest generation that was committed
-	contending bool      // a candidate is probing the current connection
-	drained    bool      // an operator keeps new work from the node
-	gone       *departed // nil = none yet
+	last       uint64        // the highest generation that was committed
+	contending bool          // a candidate is probing the current connection
+	leaving    []*Connection // that finish what runs there while current takes the new work, oldest first
+	drained    bool          // an operator keeps new work from the node
+	gone       *departed     // nil = none yet
 }
 
 // departed is what the last connection of a node left behind, for people and for model lists.
@@ -106,12 +107,13 @@ func (r *Registry) EdgeID() string { return r.cfg.Generations.EdgeID() }
 // State returns the configuration in force.
 func (r *Registry) State() *config.State { return r.cfg.State() }
 
-// Lookup returns the connection of that node and generation, nil unless it is the current one.
+// Lookup returns the connection of that node and generation, nil unless it is the current one or one that finishes what
+// runs on it.
 func (r *Registry) Lookup(nodeID string, generation uint64) *Connection {
 	if c := r.Current(nodeID); c != nil && c.Generation == generation {
 		return c
 	}
-	return nil
+	return r.leaver(nodeID, generation)
 }
 
 // Current returns the node's current connection, or nil. What it returns may be fenced a moment later.
@@ -167,13 +169,16 @@ func (r *Registry) entryLocked(nodeID string) *entry {
 // Commit makes c the current connection of its node, if what it was prepared for still holds: the record accepts the
 // token, the projection is the one that c will be told, the edge doesn't drain, and the connection that c replaces has
 // the expected generation or is gone. Otherwise the error is a *Refusal or ErrRaced, and nothing changed. What c
-// replaces is fenced before Commit returns.
+// replaces is fenced before Commit returns, or, at a handover, gets no new work from then on.
 func (r *Registry) Commit(c *Connection, expected uint64) error {
 	replaced, err := r.swap(c, expected)
 	if err != nil {
 		return err
 	}
-	if replaced != nil {
+	switch {
+	case replaced != nil && c.Handover && !replaced.Over():
+		r.succeed(replaced, c)
+	case replaced != nil:
 		// A node that is back at once may be faster than the goroutine that notices its old connection's end: what
 		// ended that is the reason then, as when a peer broke the rules.
 		reason, text, over := replaced.Ended()
@@ -191,7 +196,7 @@ func (r *Registry) swap(c *Connection, expected uint64) (replaced *Connection, e
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rec, refusal := r.verifyLocked(c.Token, now)
+	rec, refusal := r.verifyLocked(c.Token, c.Peer, now)
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -207,6 +212,9 @@ func (r *Registry) swap(c *Connection, expected uint64) (replaced *Connection, e
 	}
 	c.keepFromWork(e.drained)
 	replaced, e.current, e.last = e.current, c, c.Generation
+	if live && c.Handover {
+		e.leaving = append(e.leaving, replaced)
+	}
 	return replaced, nil
 }
 

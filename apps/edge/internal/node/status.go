@@ -32,6 +32,8 @@ type status struct {
 	nodeDrains   bool
 	edgeDrains   bool
 	drained      bool // by an operator
+	expiring     bool // its certificate is about to
+	succeeded    bool // by a connection that took over in order
 	unresponsive bool
 	misses       [2]int // opens in a row that weren't answered, by openKind
 	number       uint64

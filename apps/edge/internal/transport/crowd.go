@@ -11,6 +11,9 @@ const (
 	// patience is how long a connection may be silent while others wait to be accepted. A node sends its registration
 	// with the end of TCP's own handshake, so that it is there before the connection is accepted, or a moment later.
 	patience = 250 * time.Millisecond
+	// roundTrip is how long one may be silent that has begun to speak TLS: its certificate and its registration come
+	// after the edge's own.
+	roundTrip = time.Second
 	// nextLook is how long a place that becomes free by itself is waited for before another has to give way.
 	nextLook = time.Millisecond
 )
@@ -25,14 +28,15 @@ type crowd struct {
 
 type silentConn struct {
 	net.Conn
-	since time.Time
+	due time.Time // when it has been silent for too long
 }
 
-// enter takes in a connection whose read deadline is set. leave is called when its registration was read, or wasn't.
-func (c *crowd) enter(conn net.Conn) (leave func()) {
+// enter takes in a connection whose read deadline is set, and which may be silent for that long. leave is called when
+// what it was due to say was read, or wasn't.
+func (c *crowd) enter(conn net.Conn, patience time.Duration) (leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.list.PushBack(&silentConn{conn, time.Now()})
+	e := c.list.PushBack(&silentConn{conn, time.Now().Add(patience)})
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -44,15 +48,25 @@ func (c *crowd) enter(conn net.Conn) (leave func()) {
 func (c *crowd) giveWay() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	first := c.list.Front()
+	first := c.first()
 	if first == nil {
 		return patience
 	}
 	s := first.Value.(*silentConn)
-	if left := patience - time.Since(s.since); left > 0 {
+	if left := time.Until(s.due); left > 0 {
 		return left
 	}
 	c.list.Remove(first)
 	_ = s.SetReadDeadline(time.Unix(1, 0)) // fails on a connection that is closed already
 	return nextLook
+}
+
+// first returns who is due first; called with mu held. There are as many as unregistered connections may be open.
+func (c *crowd) first() (first *list.Element) {
+	for e := c.list.Front(); e != nil; e = e.Next() {
+		if first == nil || e.Value.(*silentConn).due.Before(first.Value.(*silentConn).due) {
+			first = e
+		}
+	}
+	return first
 }

@@ -12,6 +12,7 @@ import (
 	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/node"
 	"iop/packages/go/config"
+	"iop/packages/go/identity"
 	link "iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -31,8 +32,10 @@ var errGone = errors.New("the candidate is gone")
 // handshake is one registration on a bare connection.
 type handshake struct {
 	s        *Server
-	conn     net.Conn
+	bare     net.Conn // as it was accepted
+	conn     net.Conn // what the protocol is spoken on: TLS over bare, or bare itself
 	deadline time.Time
+	peer     *identity.Peer // who proved to be there by certificate; nil in mode dev
 
 	req  *pb.RegisterRequest
 	hash [32]byte           // of the token
@@ -42,7 +45,7 @@ type handshake struct {
 // register runs the whole registration. It returns a committed connection whose RegisterResponse was written, or nil
 // after it has closed conn.
 func (s *Server) register(ctx context.Context, conn net.Conn) *node.Connection {
-	h := &handshake{s: s, conn: conn, deadline: time.Now().Add(s.cfg.Timers.Handshake)}
+	h := &handshake{s: s, bare: conn, conn: conn, deadline: time.Now().Add(s.cfg.Timers.Handshake)}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	c, err := h.run(ctx)
@@ -57,6 +60,9 @@ func (s *Server) register(ctx context.Context, conn net.Conn) *node.Connection {
 }
 
 func (h *handshake) run(ctx context.Context) (*node.Connection, error) {
+	if err := h.secure(); err != nil {
+		return nil, err
+	}
 	if err := h.read(); err != nil {
 		return nil, err
 	}
@@ -81,7 +87,11 @@ func (h *handshake) read() error {
 	if err := h.conn.SetReadDeadline(h.deadline); err != nil {
 		return errGone
 	}
-	leave := h.s.crowd.enter(h.conn)
+	wait := patience
+	if h.peer != nil {
+		wait = roundTrip
+	}
+	leave := h.s.crowd.enter(h.bare, wait)
 	defer leave()
 	req := &pb.RegisterRequest{}
 	err := link.ReadMessage(h.conn, link.MaxRegisterRequest, req)
@@ -147,6 +157,7 @@ func (h *handshake) round(ctx context.Context) (*node.Connection, *pb.RegisterRe
 	var expected uint64
 	if old != nil {
 		expected = old.Generation
+		c.Handover = h.req.GetHandover() && h.peer != nil && h.returns(old)
 		settle, err := h.contend(ctx, old)
 		if err != nil {
 			return nil, nil, err
@@ -159,7 +170,7 @@ func (h *handshake) round(ctx context.Context) (*node.Connection, *pb.RegisterRe
 // verify checks everything about the request that can be refused, and returns the protocol version that both speak.
 // Who shows no valid token learns nothing else.
 func (h *handshake) verify() (int32, error) {
-	rec, refusal := h.s.cfg.Registry.Verify(h.hash)
+	rec, refusal := h.s.cfg.Registry.Verify(h.hash, h.peer)
 	h.rec = rec
 	if refusal != nil {
 		return 0, refusal
@@ -199,9 +210,9 @@ func (h *handshake) prepare(version int32, p *config.Projection) (*node.Connecti
 	id := node.Identity{
 		NodeID: h.rec.ID, Generation: generation, InstanceID: [16]byte(h.req.GetInstanceId()), Token: h.hash,
 		Version: printable(h.req.GetSoftwareVersion()), Remote: h.conn.RemoteAddr().String(), Since: time.Now(),
-		Features: features(h.req.GetFeatures()),
+		Features: features(h.req.GetFeatures()), Peer: h.peer,
 	}
-	c := h.s.cfg.Registry.NewConnection(id, h.rec, p, h.conn)
+	c := h.s.cfg.Registry.NewConnection(id, h.rec, p, h.bare)
 	c.Link = link.NewEdgeLink(h.conn, h.s.cfg.Timers.link(*c.Log()), &control{s: h.s, c: c})
 	return c, h.response(version, generation, payload, id.Features), nil
 }

@@ -21,6 +21,9 @@ func (s *Server) serveConn(ctx context.Context, c *node.Connection) {
 	}
 	var monitor sync.WaitGroup
 	monitor.Go(func() { s.monitor(ctx, c) })
+	if c.Peer != nil {
+		monitor.Go(func() { s.guard(c) })
+	}
 	// Not ctx: the end of the server is a fence with a goodbye, not a cut.
 	_ = c.Link.Run(context.WithoutCancel(ctx))
 	s.linkEnded(c)

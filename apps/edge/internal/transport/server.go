@@ -23,6 +23,7 @@ import (
 	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/node"
 	"iop/packages/go/config"
+	"iop/packages/go/identity"
 	link "iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -58,6 +59,9 @@ type Config struct {
 	Runs Runs
 	// Events gets every refusal.
 	Events node.Publisher
+	// Identity is who the edge is towards nodes, and whom it believes: every connection begins with a TLS handshake in
+	// which both prove themselves. Nil is mode dev: plaintext.
+	Identity *identity.Source
 	// Timers bound everything.
 	Timers Timers
 	// MaxUnregistered is how many connections may be open that haven't registered; the excess waits to be accepted.

@@ -60,16 +60,19 @@ func serve(file string) error {
 	const files = 1024 // a provider connection or two for each execution; how many the Edge sends isn't known here
 	program.RaiseFileLimit(log, files)
 	for _, edge := range cfg.Edges {
-		if !config.Loopback(edge) {
-			log.Warn().Str("edge", edge).Msg("the link isn't encrypted by this version: token and prompts cross the network in the clear, unless a tunnel carries them")
+		if cfg.TLS == nil && !config.Loopback(edge) {
+			log.Warn().Str("edge", edge).Msg("the link isn't encrypted: token and prompts cross the network in the clear, unless a tunnel carries them; set tls, for an edge in mode managed")
 		}
 	}
 	return program.Serve(log, func(ctx context.Context, signals program.Signals) error {
+		if cfg.TLS != nil {
+			return node.Run(ctx, cfg, node.Options{Log: log, Version: program.Version(), Reload: signals.Reload, Kill: signals.Kill})
+		}
 		go func() { // ends with the program's draining
 			for {
 				select {
 				case <-signals.Reload:
-					log.Warn().Msg("SIGHUP ignored: what a node serves comes from its edge, which reloads; restart to use a changed " + cfg.Path)
+					log.Warn().Msg("SIGHUP ignored: what a node serves comes from its edge, which reloads, and there is no tls to read again; restart to use a changed " + cfg.Path)
 				case <-ctx.Done():
 					return
 				}

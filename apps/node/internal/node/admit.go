@@ -1,6 +1,7 @@
 package node
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -94,7 +95,7 @@ func (x *Executor) place(s *Session, stream *transport.Stream, o order, able fun
 }
 
 // settle moves a task from running to lingering and tells the Edge its end on the connection that serves now, which may
-// be a later one than the task's own. Without one the Edge has forgotten the task, or learns of its end by not finding
+// be a later one than the task's own; if that is still up, on that one too, since both hold a place for it. Without one the Edge has forgotten the task, or learns of its end by not finding
 // it in Ready; a background run's end is told later.
 func (x *Executor) settle(t *task, end *pb.RunEnd) {
 	x.mu.Lock()
@@ -105,10 +106,14 @@ func (x *Executor) settle(t *task, end *pb.RunEnd) {
 		t.elem = x.lingering.PushBack(t)
 	}
 	x.calmLocked()
-	s := x.serving
-	tell := s != nil && (!t.background || s.tellLocked(t.runID))
+	var tell []*Session
+	for _, s := range []*Session{x.serving, t.session} {
+		if s != nil && !s.over && !slices.Contains(tell, s) && (!t.background || s.tellLocked(t.runID)) {
+			tell = append(tell, s)
+		}
+	}
 	x.mu.Unlock()
-	if tell {
+	for _, s := range tell {
 		s.link.SendRunEnded(end)
 	}
 }

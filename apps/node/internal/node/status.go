@@ -25,13 +25,13 @@ func (s *Session) ready() *pb.Ready {
 }
 
 // runningLocked lists what runs. What is ending still holds its place: what was cancelled, and every foreground
-// execution of an earlier connection.
+// execution of an earlier connection that is over.
 func (x *Executor) runningLocked(s *Session) []*pb.RunningExecution {
 	out := make([]*pb.RunningExecution, 0, len(x.running))
 	for _, t := range x.running {
 		out = append(out, &pb.RunningExecution{
 			RunId: t.runID, Attempt: t.attempt, Adapter: t.adapter, Background: t.background,
-			Ending: t.ctx.Err() != nil || !t.background && t.session != s,
+			Ending: t.ctx.Err() != nil || !t.background && t.session != s && t.session.over,
 		})
 	}
 	slices.SortFunc(out, func(a, b *pb.RunningExecution) int { return strings.Compare(a.GetRunId(), b.GetRunId()) })
@@ -57,6 +57,17 @@ func (x *Executor) nodeStatus() *pb.NodeStatus {
 	status.Adapters = statesToWire(x.cfg.Router.Snapshot(x.cfg.Edge))
 	status.StoreState = x.storeState()
 	return status
+}
+
+// IdentityReloadFailed tells the Edge that this node's renewed certificate can't be used. It never blocks.
+func (x *Executor) IdentityReloadFailed(text string) {
+	x.mu.Lock()
+	s := x.serving
+	x.mu.Unlock()
+	if s != nil {
+		s.link.SendEvent(&pb.EdgeNodeEvent{Kind: pb.EventKind_EVENT_KIND_IDENTITY_RELOAD_FAILED, Code: "identity_reload_failed",
+			Text: cut(text, 256), AtMs: time.Now().UnixMilli()})
+	}
 }
 
 // drifted tells the Edge that an adapter lost a place to an execution that doesn't stop.

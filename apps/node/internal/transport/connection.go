@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +10,7 @@ import (
 
 	"iop/apps/node/internal/node"
 	"iop/packages/go/execution"
+	"iop/packages/go/identity"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -19,7 +19,7 @@ import (
 type ending struct {
 	err     error
 	goodbye *pb.Goodbye // what the edge said, if it did
-	woke    bool        // this side ended it, because the machine had been asleep
+	atOnce  bool        // this side ended it, to dial again at once
 }
 
 // connection is one registered connection. It is the multiplexer's handler.
@@ -28,9 +28,12 @@ type connection struct {
 	mux     *transport.Link
 	session *node.Session
 	log     zerolog.Logger
-	serving atomic.Bool   // Ready was said; set before it is
-	acked   chan struct{} // the first dispatchable ReadyAck; closed by the control reader
-	confirm sync.Once     // of acked
+	peer    *identity.Peer     // who the edge proved to be; nil without an identity
+	stop    context.CancelFunc // of the building
+	all     sync.WaitGroup     // of the connection's goroutines
+	serving atomic.Bool        // Ready was said; set before it is
+	acked   chan struct{}      // the first dispatchable ReadyAck; closed by the control reader
+	confirm sync.Once          // of acked
 
 	mu      sync.Mutex
 	newest  *pb.NodeConfigPayload // the projection that is still to be applied
@@ -38,29 +41,49 @@ type connection struct {
 	offered chan struct{}         // capacity 1: there may be a newest
 }
 
-// serve runs a registered connection until its end.
-func (l *Link) serve(ctx context.Context, conn net.Conn, resp *pb.RegisterResponse, watch *sleepWatch) ending {
-	c := &connection{
-		link: l, acked: make(chan struct{}), offered: make(chan struct{}, 1),
-		log: l.log.With().Uint64("connection_generation", resp.GetConnectionGeneration()).Logger(),
+// serve runs a registered connection, and those that it is handed over to, until the end of the last.
+func (l *Link) serve(ctx context.Context, reg *registration, watch *sleepWatch) ending {
+	c := l.begin(reg)
+	for {
+		next, atOnce := c.supervise(ctx, watch)
+		if next == nil {
+			l.setMux(nil)
+			return c.finish(atOnce)
+		}
+		l.registered(next.resp)
+		l.shown = next.peer.Shown
+		old := c
+		c = l.begin(next)
+		l.departing.Go(func() { old.depart(l.left) })
 	}
-	c.mux = transport.NewNodeLink(conn, l.muxConfig(resp), c)
-	c.session = l.cfg.Executor.NewSession(c.mux, resp.GetConnectionGeneration(), resp.GetFeatures()...)
+}
+
+// begin starts everything that serves a registered connection.
+func (l *Link) begin(reg *registration) *connection {
+	c := &connection{
+		link: l, acked: make(chan struct{}), offered: make(chan struct{}, 1), peer: reg.peer,
+		log: l.log.With().Uint64("connection_generation", reg.resp.GetConnectionGeneration()).Logger(),
+	}
+	c.mux = transport.NewNodeLink(reg.conn, l.muxConfig(reg.resp), c)
+	c.session = l.cfg.Executor.NewSession(c.mux, reg.resp.GetConnectionGeneration(), reg.resp.GetFeatures()...)
 	l.setMux(c.mux)
-	c.offer(resp.GetConfig())
+	c.offer(reg.resp.GetConfig())
 
 	building, stop := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	all.Go(func() { _ = c.mux.Run(context.Background()) }) // ends with the connection; every path below ends that
-	all.Go(func() { c.build(building) })
-	woke := c.supervise(ctx, watch)
+	c.stop = stop
+	c.all.Go(func() { _ = c.mux.Run(context.Background()) }) // ends with the connection; finish ends that
+	c.all.Go(func() { c.build(building) })
+	return c
+}
+
+// finish ends the connection if it isn't over, and waits for all that served it.
+func (c *connection) finish(atOnce bool) ending {
 	c.mux.Close(transport.ReasonClosed)
 	<-c.mux.Down()
 	c.session.End()
-	stop()
-	all.Wait()
-	l.setMux(nil)
-	end := ending{err: c.mux.Err(), woke: woke}
+	c.stop()
+	c.all.Wait()
+	end := ending{err: c.mux.Err(), atOnce: atOnce}
 	if e, ok := end.err.(*transport.LinkError); ok {
 		end.goodbye = e.Goodbye
 	}
@@ -86,32 +109,50 @@ func (l *Link) setMux(m *transport.Link) {
 	l.mux = m
 }
 
-// supervise waits for what ends the connection, and ends it. It reports whether the machine had been asleep.
-func (c *connection) supervise(ctx context.Context, watch *sleepWatch) (woke bool) {
+// supervise waits for what ends the connection, and ends it; atOnce says that the next one is to be dialed without a
+// wait. Or it returns a registered connection that is to take this one's place, which is still up.
+func (c *connection) supervise(ctx context.Context, watch *sleepWatch) (next *registration, atOnce bool) {
 	acked := c.acked
 	stable := time.NewTimer(c.link.cfg.Timers.BackoffReset)
 	stable.Stop() // until the edge has confirmed
 	defer stable.Stop()
+	r := newRenewal(c)
+	defer r.end()
 	for {
 		select {
 		case <-c.mux.Down():
-			return false
+			return nil, false
 		case <-ctx.Done():
 			c.leave(pb.GoodbyeCode_GOODBYE_CODE_KILLED)
-			return false
+			return nil, false
 		case <-c.link.drain:
+			r.end() // a successor would stand in the way of the goodbye
 			c.drain(ctx)
-			return false
+			return nil, false
 		case <-watch.tick.C:
 			if watch.woke() {
 				c.log.Info().Msg("the machine was asleep; closing the link")
-				return true
+				return nil, true
 			}
 		case <-acked:
 			acked = nil
 			stable.Reset(c.link.cfg.Timers.BackoffReset)
+			r.confirmed()
 		case <-stable.C:
 			c.link.backoff.stable()
+		case <-r.changed:
+			if !r.look() {
+				return nil, true
+			}
+		case <-r.expired.C:
+			c.log.Warn().Msg("the edge's certificate has expired; closing the link")
+			return nil, true
+		case <-r.due.C:
+			r.try(ctx)
+		case tried := <-r.tried:
+			if r.ended(tried) {
+				return tried.reg, false
+			}
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"iop/apps/node/internal/node"
+	"iop/packages/go/identity"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -52,17 +53,47 @@ func refusalOf(r *pb.RegisterResponse) *refusedError {
 	return e
 }
 
+// identityRefused is a peer that isn't who it should be, or that doesn't believe this node: new files may cure it, and
+// are tried at once; else only a person can.
+func identityRefused(text string) *refusedError {
+	return &refusedError{reason: reasonName(pb.RegisterReason_REGISTER_REASON_IDENTITY_MISMATCH), class: permanent, text: text}
+}
+
+// secure does the TLS handshake on a bare connection, within the limit; without an identity it is the connection itself.
+func (l *Link) secure(ctx context.Context, bare net.Conn) (net.Conn, *identity.Peer, error) {
+	if l.cfg.Identity == nil {
+		return bare, nil, nil
+	}
+	_ = bare.SetDeadline(time.Now().Add(l.cfg.Timers.Handshake))
+	conn, peer, err := l.cfg.Identity.Client(ctx, bare, l.cfg.EdgeID)
+	refused := new(identity.Error)
+	switch {
+	case errors.As(err, &refused):
+		return nil, nil, identityRefused("the edge isn't who it should be: " + printable(refused.Error()))
+	case identity.Refused(err):
+		return nil, nil, identityRefused("the edge ended the TLS handshake: " + err.Error())
+	case identity.NotTLS(err):
+		return nil, nil, fmt.Errorf("TLS handshake (is this the node port of an Edge in mode managed?): %w", err)
+	case err != nil:
+		return nil, nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return conn, peer, nil
+}
+
 // handshake registers on the bare connection, within the limit. ctx ends it at once.
-func (l *Link) handshake(ctx context.Context, conn net.Conn) (*pb.RegisterResponse, error) {
+func (l *Link) handshake(ctx context.Context, conn net.Conn, handover bool) (*pb.RegisterResponse, error) {
 	_ = conn.SetDeadline(time.Now().Add(l.cfg.Timers.Handshake))
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if err := transport.WriteMessage(conn, l.registerRequest()); err != nil {
+	if err := transport.WriteMessage(conn, l.registerRequest(handover)); err != nil {
 		return nil, fmt.Errorf("send registration: %w", err)
 	}
 	resp := new(pb.RegisterResponse)
 	if err := transport.ReadMessage(conn, transport.MaxRegisterResponse, resp); err != nil {
 		var frame *transport.FrameError
+		if identity.Refused(err) {
+			return nil, identityRefused("the edge doesn't accept this node's certificate: " + err.Error())
+		}
 		if errors.As(err, &frame) {
 			return nil, fmt.Errorf("read the answer to the registration (is this the node port of an Edge?): %w", err)
 		}
@@ -93,7 +124,7 @@ func checkAccepted(r *pb.RegisterResponse) error {
 	return nil
 }
 
-func (l *Link) registerRequest() *pb.RegisterRequest {
+func (l *Link) registerRequest(handover bool) *pb.RegisterRequest {
 	return &pb.RegisterRequest{
 		ProtocolMin:      transport.ProtocolMin,
 		ProtocolMax:      transport.ProtocolMax,
@@ -104,5 +135,6 @@ func (l *Link) registerRequest() *pb.RegisterRequest {
 		LastGeneration:   l.lastGeneration,
 		LastEdgeInstance: l.lastEdgeInstance,
 		OsArch:           runtime.GOOS + "/" + runtime.GOARCH,
+		Handover:         handover,
 	}
 }

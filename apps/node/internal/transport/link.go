@@ -18,6 +18,7 @@ import (
 
 	"iop/apps/node/internal/node"
 	"iop/packages/go/config"
+	"iop/packages/go/identity"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -28,6 +29,10 @@ type Config struct {
 	Edge string
 	// Token is what the node registers with.
 	Token config.Secret
+	// Identity is who the node is towards the Edge, and whose Edge it believes; nil is plaintext.
+	Identity *identity.Source
+	// EdgeID is whom the Edge's certificate must name, with Identity.
+	EdgeID identity.ID
 	// InstanceID names this process; it is drawn once.
 	InstanceID [16]byte
 	// Version is what the node calls itself.
@@ -120,6 +125,9 @@ type Link struct {
 	backoff          backoff
 	lastGeneration   uint64
 	lastEdgeInstance []byte
+	shown            *identity.Material // at the last handshake, at least
+	departing        sync.WaitGroup     // connections that were handed over
+	left             context.Context    // of those; ends with Run
 
 	mu     sync.Mutex
 	status Status
@@ -159,6 +167,10 @@ func (l *Link) Drain() { l.once.Do(func() { close(l.drain) }) }
 // it started has ended.
 func (l *Link) Run(ctx context.Context) {
 	defer l.enter(StateStopped)
+	left, cut := context.WithCancel(context.Background())
+	l.left = left
+	defer l.departing.Wait()
+	defer cut()
 	undrained, stop := context.WithCancel(ctx) // ends when nothing new is to be begun
 	defer stop()
 	go func() { // ends with undrained
@@ -178,12 +190,12 @@ func (l *Link) Run(ctx context.Context) {
 
 // attempt is one connection from its dial to its end, and returns how long to wait for the next one.
 func (l *Link) attempt(ctx, undrained context.Context) time.Duration {
-	conn, resp, err := l.register(undrained)
+	reg, err := l.register(undrained)
 	var refused *refusedError
 	switch {
 	case undrained.Err() != nil:
-		if conn != nil {
-			conn.Close()
+		if reg != nil {
+			reg.conn.Close()
 		}
 		return 0
 	case errors.As(err, &refused):
@@ -197,8 +209,8 @@ func (l *Link) attempt(ctx, undrained context.Context) time.Duration {
 	}
 	watch := l.watchSleep()
 	defer watch.stop()
-	l.registered(resp)
-	end := l.serve(ctx, conn, resp, watch)
+	l.registered(reg.resp)
+	end := l.serve(ctx, reg, watch)
 	if undrained.Err() != nil {
 		l.log.Info().Msg("link closed")
 		return 0
@@ -208,27 +220,52 @@ func (l *Link) attempt(ctx, undrained context.Context) time.Duration {
 	return wait
 }
 
+// registration is a connection that the Edge has accepted.
+type registration struct {
+	conn net.Conn // what the protocol is spoken on
+	resp *pb.RegisterResponse
+	peer *identity.Peer // who the Edge proved to be; nil without an identity
+}
+
 // register dials and does the handshake.
-func (l *Link) register(ctx context.Context) (net.Conn, *pb.RegisterResponse, error) {
+func (l *Link) register(ctx context.Context) (*registration, error) {
 	l.enter(StateDialing)
-	dial, cancel := context.WithTimeout(ctx, l.cfg.Timers.Handshake)
-	defer cancel()
-	conn, err := l.cfg.Dial(dial, l.cfg.Edge)
+	conn, err := l.dial(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	l.enter(StateHandshake)
-	resp, err := l.handshake(ctx, conn)
-	if err != nil {
-		conn.Close()
-		return nil, nil, err
+	if l.cfg.Identity != nil {
+		l.shown = l.cfg.Identity.Current()
 	}
-	return conn, resp, nil
+	return l.introduce(ctx, conn, false)
+}
+
+// dial makes the bare connection.
+func (l *Link) dial(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timers.Handshake)
+	defer cancel()
+	return l.cfg.Dial(ctx, l.cfg.Edge)
+}
+
+// introduce proves who this node is, and registers. handover says that it is a connection beside one that lives.
+func (l *Link) introduce(ctx context.Context, bare net.Conn, handover bool) (*registration, error) {
+	conn, peer, err := l.secure(ctx, bare)
+	if err != nil {
+		bare.Close()
+		return nil, err
+	}
+	resp, err := l.handshake(ctx, conn, handover)
+	if err != nil {
+		bare.Close()
+		return nil, err
+	}
+	return &registration{conn: conn, resp: resp, peer: peer}, nil
 }
 
 // redial says how long to wait after a connection that was up.
 func (l *Link) redial(end ending) time.Duration {
-	if end.woke {
+	if end.atOnce {
 		return 0
 	}
 	g := end.goodbye
@@ -253,11 +290,18 @@ func (l *Link) sleep(ctx context.Context, wait time.Duration) bool {
 	l.enterLocked(StateBackoff)
 	l.status.NextDial = time.Now().Add(wait)
 	l.mu.Unlock()
+	changed := l.identityChanged()
+	if l.unshown() {
+		return true
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return false
 		case <-timer.C:
+			return true
+		case <-changed:
+			l.log.Info().Msg("the node's identity was renewed; dialing at once")
 			return true
 		case <-watch.tick.C:
 			if watch.woke() {
