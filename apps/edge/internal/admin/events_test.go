@@ -148,7 +148,7 @@ func TestEventsAreResumed(t *testing.T) {
 		t.Errorf("of nodes: %+v", e)
 	}
 	// Another process had other events: nobody knows how many were missed, and all of this one's are new.
-	for _, id := range []string{"ABCDEFGH-1", "nonsense", first.id + "x", strings.TrimSuffix(first.id, "1") + "-1"} {
+	for _, id := range []string{"ABCDEFGH-1", "nonsense", "1", first.id + "x", strings.TrimSuffix(first.id, "1") + "-1"} {
 		f = follow(t, server, "?kind=node", id)
 		if e := f.next(); e.name != "missed" || e.data != `{"kind":"missed","missed":null,"why":"restarted"}` {
 			t.Errorf("%s: %+v", id, e)
