@@ -6,7 +6,7 @@ BIN      := bin
 TOOLS    := -modfile=scripts/tools/go.mod
 CACHE    := $(or $(IOP_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/iop)
 OLLAMA   := $(CACHE)/ollama
-FUZZTIME ?= 10s
+FUZZTIME ?= 8s
 
 .PHONY: help
 help: ## print this list
@@ -69,7 +69,7 @@ test-clients: build provider ## the official clients (Go, npm, the ollama comman
 # Without a list of packages go test shows what a test binary prints: what was skipped, and why.
 
 .PHONY: fuzz
-fuzz: ## each fuzz target for FUZZTIME (10s)
+fuzz: ## each fuzz target for FUZZTIME (8s), side by side
 	GO="$(GO)" scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: bench
