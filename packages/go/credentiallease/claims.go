@@ -152,7 +152,6 @@ func (r *wireReader) claim(f claim) bool {
 	case *[leaseIDSize]byte:
 		id := r.bytes(f.number, leaseIDSize)
 		present = copy(v[:], id) == leaseIDSize
-		r.bad = r.bad || !present
 	}
 	return !r.bad && (present || f.checked)
 }

@@ -108,6 +108,10 @@ func TestBindingIsExact(t *testing.T) {
 		_, err := w.guard.Verify(wire, b, w.now)
 		wantRefusal(t, err, BindingMismatch, c.field)
 	}
+	both, own := testBinding(), testBinding()
+	if both.Attempt, own.Attempt = 0, 0; both.differs(&own) != FieldAttempt {
+		t.Error("two attempts that aren't known agree")
+	}
 	for i, own := range []Binding{{}, testBinding()} {
 		both := testBinding()
 		both.Principal, own.Principal = "", ""
@@ -164,6 +168,7 @@ func TestProjections(t *testing.T) {
 	check(t, w.guard.Project(w.projection(4)))
 	w.grant.Projection = 4
 	check(t, state())
+	w.guard.Revoke(Revocation{Slot: "openai-main", MinRevision: 1})
 	w.grant.SlotRevision = 100 // the projection's floor, below the one that Revoke set
 	wantRefusal(t, state(), Revoked, FieldNone)
 	for _, number := range []uint64{0, 3} {
@@ -230,7 +235,8 @@ func TestRecipientRotation(t *testing.T) {
 	if _, ok := old.box.get(); !ok {
 		t.Error("the old key is gone too early")
 	}
-	w.guard.Expire(at(edgeTime + 125*second))
+	_, err = w.guard.Verify(wire, testBinding(), at(edgeTime+125*second))
+	wantRefusal(t, err, WrongRecipient, FieldRecipientKey)
 	if _, ok := old.box.get(); ok {
 		t.Error("the old key is still there")
 	}
@@ -252,7 +258,7 @@ func TestRecipientRotation(t *testing.T) {
 	late, err := NewRecipientKey()
 	check(t, err)
 	w.guard.UseRecipient(late, w.now)
-	if _, ok := late.box.get(); ok || len(w.guard.recipients) != 0 {
+	if _, ok := late.box.get(); ok || len(w.guard.recipients) != 0 || len(w.guard.seen.seen) != 0 {
 		t.Error("a closed guard keeps a key")
 	}
 }
@@ -260,6 +266,15 @@ func TestRecipientRotation(t *testing.T) {
 // E11, CR-13: not knowing the time exactly makes a lease end earlier and begin later, never the other way.
 func TestTimeIsJudgedFromBothEnds(t *testing.T) {
 	w := newWorld(t)
+	// A lease that was made long before it begins is as old as it is.
+	early := w.draft()
+	early.claims.IssuedAt -= 61 * second
+	_, err := w.guard.Verify(early.wire(t), testBinding(), w.now)
+	wantRefusal(t, err, TTLTooLong, FieldNone)
+	late := w.draft()
+	late.claims.IssuedAt, late.claims.NotBefore = edgeTime+50*second, edgeTime-61*second
+	_, err = w.guard.Verify(late.wire(t), testBinding(), w.now)
+	wantRefusal(t, err, TTLTooLong, FieldNone)
 	for _, c := range []struct {
 		now    Time
 		reason Reason

@@ -149,11 +149,7 @@ func (h *Held) burn(why Refusal) error {
 // Burn ends the lease with a refusal that its user found (injection_failed, origin_refused), unless it is committed or
 // burnt already.
 func (h *Held) Burn(why Refusal) {
-	h.guard.mu.Lock()
-	defer h.guard.mu.Unlock()
-	if h.state != burnt {
-		_ = h.burnLocked(why)
-	}
+	_ = h.burn(why)
 }
 
 // End says that the request is over and returns what became of the lease: a lease that was never sent is burnt as

@@ -3,6 +3,7 @@ package credentiallease
 import (
 	"bytes"
 	"crypto/hpke"
+	"crypto/sha256"
 	"errors"
 	"testing"
 )
@@ -67,8 +68,10 @@ func TestChallengeIsGoodForOneAnswer(t *testing.T) {
 	if _, err := c.Confirm(bytes.Repeat([]byte{1}, ProofSize)); err != ErrProof {
 		t.Fatal(err)
 	}
-	if _, err := c.Confirm(proof); err != ErrProof {
-		t.Error("a challenge is good for a second answer")
+	for _, second := range [][]byte{proof, make([]byte, ProofSize)} {
+		if _, err := c.Confirm(second); err != ErrProof {
+			t.Error("a challenge is good for a second answer")
+		}
 	}
 }
 
@@ -91,6 +94,16 @@ func TestTranscriptsAreWhole(t *testing.T) {
 		if _, err := k.Prove(enc, tr); err != ErrProof {
 			t.Errorf("%d: proof: %v", i, err)
 		}
+	}
+}
+
+// What a proof is bound to, as bytes.
+func TestTranscriptBytes(t *testing.T) {
+	tr := testTranscript()
+	sum := sha256.Sum256([]byte("public"))
+	want := pae([]byte("iop.recipient-pop.v1"), []byte("gpu-1"), []byte("edge-a"), []byte{0, 0, 0, 0, 0, 0, 0, 7}, tr.Exporter[:], sum[:])
+	if !bytes.Equal(tr.info([]byte("public")), want) {
+		t.Errorf("%q", tr.info([]byte("public")))
 	}
 }
 

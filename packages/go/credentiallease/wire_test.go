@@ -103,6 +103,7 @@ func TestOneFormOnly(t *testing.T) {
 		"tag longer than it must be":    replace(attempt, "\xd8\x81\x00\x01"),
 		"length longer than it must be": replace("\x0a\x06edge-a", "\x0a\x86\x00edge-a"),
 		"empty field that is there":     append([]byte{0x0a, 0}, good[8:]...),
+		"empty scheme that is there":    replace("\xba\x01\x06Bearer", "\xba\x01\x00"),
 		"zero that is there":            replace(attempt, "\xd8\x01\x00"),
 		"fields out of order":           append(bytes.Clone(good[8:]), good[:8]...),
 		"field twice":                   append(bytes.Clone(good[:8]), good...),
