@@ -83,6 +83,21 @@ func (r *rig) why(model string) (reasons []string) {
 	return reasons
 }
 
+// explained are the steps of a run.
+func (r *rig) explained(id string) string {
+	r.t.Helper()
+	_, answer := r.admin("GET", "/admin/v1/runs/"+id, "")
+	var x struct{ Timeline []struct{ Event string } }
+	if err := json.Unmarshal([]byte(answer), &x); err != nil {
+		r.t.Fatalf("%v %s", err, answer)
+	}
+	var steps []string
+	for _, s := range x.Timeline {
+		steps = append(steps, s.Event)
+	}
+	return strings.Join(steps, " ")
+}
+
 // An operator follows a request, keeps work from the node while it runs, sees why the next one waits, and lets it in. EV-02:
 // what the bus carries is steps, never what was asked or answered.
 func TestOperatorsSeeAndSteer(t *testing.T) {
@@ -133,21 +148,7 @@ func TestOperatorsSeeAndSteer(t *testing.T) {
 	h.let(t, 1)
 	want("run_first_byte box", "run_ended box ok")
 	id := await(t, answers, "the second answer").Header.Get("X-IOP-Run-Id")
-	var x struct {
-		Timeline []struct {
-			Event   string
-			AfterMS int64 `json:"after_ms"`
-		}
-	}
-	_, answer := r.admin("GET", "/admin/v1/runs/"+id, "")
-	if err := json.Unmarshal([]byte(answer), &x); err != nil {
-		t.Fatal(err)
-	}
-	var steps []string
-	for _, s := range x.Timeline {
-		steps = append(steps, s.Event)
-	}
-	if got := strings.Join(steps, " "); got != "run_submitted run_queued run_placed run_accepted run_first_byte run_ended" {
+	if got := r.explained(id); got != "run_submitted run_queued run_placed run_accepted run_first_byte run_ended" {
 		t.Errorf("%s explained as %s", id, got)
 	}
 	if n := r.Metric("iop_events_dropped_total"); n != 0 {

@@ -53,9 +53,7 @@ func wantLines(t *testing.T, got map[string]string, want ...string) {
 func tokens(n int64) *int64 { return &n }
 
 func TestMetricsOfRuns(t *testing.T) {
-	m := NewMetrics("v9", Sources{Offered: func(node, adapter, target string) string {
-		return map[string]string{"n a tiny": "tiny:latest"}[node+" "+adapter+" "+target]
-	}})
+	m := NewMetrics("v9", Sources{})
 	const asked = "S3CR3T-what-the-caller-asked"
 	route := &config.Route{Model: "*"}
 	m.Ended(&service.Outcome{Model: asked, Route: route, NodeID: "n", Adapter: "a", Attempts: 1, Queued: 20 * time.Millisecond, FirstByte: 30 * time.Millisecond,
@@ -66,47 +64,28 @@ func TestMetricsOfRuns(t *testing.T) {
 	for range 2 {
 		m.Ended(&service.Outcome{Model: asked, Route: route, Principal: "alice", Failure: execution.Failf(execution.CodeLimitExceeded, execution.OriginEdge, "x")})
 	}
-	// Tokens are by the model that the configuration or the provider names, and no name of the caller's.
-	known := execution.Usage{Input: tokens(3)}
-	m.Ended(&service.Outcome{Model: "tiny", Target: "tiny", Route: route, NodeID: "n", Adapter: "a", Attempts: 1, Usage: known})
-	m.Ended(&service.Outcome{Model: "alias", Target: "real", Route: &config.Route{Model: "alias", Target: "real"}, NodeID: "n", Adapter: "a", Attempts: 1, Usage: known})
-	m.Ended(&service.Outcome{Model: "plain:latest", Target: "plain:latest", Route: &config.Route{Model: "plain"}, NodeID: "n", Adapter: "a", Attempts: 1, Usage: execution.Usage{Output: tokens(0)}})
-	m.Ended(&service.Outcome{Target: asked, NodeID: "n", Adapter: "a", Attempts: 1, Usage: known}) // a run
-	// Unknown isn't 0; a refusal of the provider's has none.
-	m.Ended(&service.Outcome{Route: route, NodeID: "n", Adapter: "quiet", Attempts: 1, Status: 200})
-	m.Ended(&service.Outcome{Route: route, NodeID: "n", Adapter: "quiet", Attempts: 1, Status: 404})
 	m.Ended(&service.Outcome{Failure: execution.Failf(execution.CodeUnauthorized, execution.OriginCaller, "x")})
 	got := scrape(t, m)
 	wantLines(t, got,
-		`iop_requests_total{adapter="a",code="ok",node="n",route="*"} 2`,
+		`iop_requests_total{adapter="a",code="ok",node="n",route="*"} 1`,
 		`iop_requests_total{adapter="a",code="node_lost",node="n",route="*"} 1`,
 		`iop_requests_total{adapter="",code="queue_full",node="",route="*"} 1`,
 		`iop_requests_total{adapter="",code="unauthorized",node="",route=""} 1`,
 		`iop_admissions_total{outcome="waited"} 1`,
-		`iop_admissions_total{outcome="immediate"} 7`,
+		`iop_admissions_total{outcome="immediate"} 1`,
 		`iop_admissions_total{outcome="queue_full"} 1`,
 		`iop_admissions_total{outcome="queue_timeout"} 1`,
 		`iop_admissions_total{outcome="limit_exceeded"} 2`,
 		`iop_admissions_total{outcome="unauthorized"} 1`,
 		`iop_admissions_total{outcome="node_lost"}`, // had a place
 		`iop_quota_refusals_total{principal="alice"} 2`,
-		`iop_queue_seconds_count{route="*"} 6`,
-		`iop_queue_seconds_bucket{route="*",le="2.5"} 5`,
+		`iop_queue_seconds_count{route="*"} 3`,
+		`iop_queue_seconds_bucket{route="*",le="2.5"} 2`,
 		`iop_request_duration_seconds_sum{adapter="a",node="n",route="*"} 2`,
-		`iop_request_duration_seconds_count{adapter="a",node="n",route="*"} 3`,
+		`iop_request_duration_seconds_count{adapter="a",node="n",route="*"} 2`,
 		`iop_first_byte_seconds_count{adapter="a",node="n",route="*"} 1`,
 		`iop_request_body_bytes_total{adapter="a",node="n",route="*"} 100`,
 		`iop_response_body_bytes_total{adapter="a",node="n",route="*"} 2000`,
-		`iop_tokens_total{adapter="a",kind="input",model="other",node="n",route="*"} 11`,
-		`iop_tokens_total{adapter="a",kind="output",model="other",node="n",route="*"} 7`,
-		`iop_tokens_total{adapter="a",kind="cached",model="other",node="n",route="*"}`, // it made no sense
-		`iop_tokens_total{adapter="a",kind="input",model="tiny:latest",node="n",route="*"} 3`,
-		`iop_tokens_total{adapter="a",kind="input",model="real",node="n",route="alias"} 3`,
-		`iop_tokens_total{adapter="a",kind="output",model="plain",node="n",route="plain"} 0`,
-		`iop_tokens_total{adapter="a",kind="input",model="plain",node="n",route="plain"}`,
-		`iop_tokens_total{adapter="a",kind="input",model="other",node="n",route=""} 3`,
-		`iop_usage_unknown_total{adapter="quiet",node="n",route="*"} 1`,
-		`iop_usage_unknown_total{adapter="a",node="n",route="*"} 0`,
 		`iop_build_info{version="v9"} 1`,
 	)
 	for name := range got {
@@ -117,6 +96,36 @@ func TestMetricsOfRuns(t *testing.T) {
 	if got["go_goroutines"] == "" || got["process_open_fds"] == "" {
 		t.Error("the process itself isn't there")
 	}
+}
+
+// Tokens are by the model that the configuration or the provider names, and by no name of the caller's. Unknown isn't 0.
+func TestMetricsOfTokens(t *testing.T) {
+	m := NewMetrics("v9", Sources{Offered: func(node, adapter, target string) string {
+		return map[string]string{"n a tiny": "tiny:latest"}[node+" "+adapter+" "+target]
+	}})
+	const asked = "S3CR3T-what-the-caller-asked"
+	route, known := &config.Route{Model: "*"}, execution.Usage{Input: tokens(3)}
+	m.Ended(&service.Outcome{Model: asked, Target: asked, Route: route, NodeID: "n", Adapter: "a", Attempts: 1,
+		Usage: execution.Usage{Input: tokens(11), Output: tokens(7), Cached: tokens(-1)}})
+	m.Ended(&service.Outcome{Model: "tiny", Target: "tiny", Route: route, NodeID: "n", Adapter: "a", Attempts: 1, Usage: known})
+	m.Ended(&service.Outcome{Model: "alias", Target: "real", Route: &config.Route{Model: "alias", Target: "real"}, NodeID: "n", Adapter: "a", Attempts: 1, Usage: known})
+	m.Ended(&service.Outcome{Model: "plain:latest", Target: "plain:latest", Route: &config.Route{Model: "plain"}, NodeID: "n", Adapter: "a", Attempts: 1, Usage: execution.Usage{Output: tokens(0)}})
+	m.Ended(&service.Outcome{Target: asked, NodeID: "n", Adapter: "a", Attempts: 1, Usage: known}) // a run
+	// A refusal of the provider's has no usage that could be known.
+	m.Ended(&service.Outcome{Route: route, NodeID: "n", Adapter: "quiet", Attempts: 1, Status: 200})
+	m.Ended(&service.Outcome{Route: route, NodeID: "n", Adapter: "quiet", Attempts: 1, Status: 404})
+	wantLines(t, scrape(t, m),
+		`iop_tokens_total{adapter="a",kind="input",model="other",node="n",route="*"} 11`,
+		`iop_tokens_total{adapter="a",kind="output",model="other",node="n",route="*"} 7`,
+		`iop_tokens_total{adapter="a",kind="cached",model="other",node="n",route="*"}`, // it made no sense
+		`iop_tokens_total{adapter="a",kind="input",model="tiny:latest",node="n",route="*"} 3`,
+		`iop_tokens_total{adapter="a",kind="input",model="real",node="n",route="alias"} 3`,
+		`iop_tokens_total{adapter="a",kind="output",model="plain",node="n",route="plain"} 0`,
+		`iop_tokens_total{adapter="a",kind="input",model="plain",node="n",route="plain"}`,
+		`iop_tokens_total{adapter="a",kind="input",model="other",node="n",route=""} 3`,
+		`iop_usage_unknown_total{adapter="quiet",node="n",route="*"} 1`,
+		`iop_usage_unknown_total{adapter="a",node="n",route="*"} 0`,
+	)
 }
 
 // whole is a source of everything.

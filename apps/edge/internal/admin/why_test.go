@@ -57,28 +57,27 @@ func codes(c whyCandidate) (all []string) {
 	return all
 }
 
-// Each way in which an adapter can be no candidate, alone, and what is said of it.
-func TestWhyOfEachCandidate(t *testing.T) {
-	text, err := os.ReadFile("../../../../docs/ctl.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	docs := string(text)
-	type world struct {
-		record  config.NodeRecord
-		adapter config.Adapter
-		route   config.Route
-		view    *node.NodeView
-		place   *admission.PlaceSnapshot
-	}
-	for _, c := range []struct {
-		name   string
-		change func(w *world)
-		query  string
-		want   string // codes
-		says   string // in the texts
-		off    bool   // not on the route
-	}{
+// world is what there is to be asked about.
+type world struct {
+	record  config.NodeRecord
+	adapter config.Adapter
+	route   config.Route
+	view    *node.NodeView
+	place   *admission.PlaceSnapshot
+}
+
+// whyCase is one way in which an adapter can be no candidate, or can.
+type whyCase struct {
+	name   string
+	change func(w *world)
+	query  string
+	want   string // codes
+	says   string // in the texts
+	off    bool   // not on the route
+}
+
+func whyCases() []whyCase {
+	return []whyCase{
 		{name: "all is well"},
 		{name: "route asks for another adapter", change: func(w *world) { w.route.Adapter = "b" }, want: "other_adapter", says: "the adapter b", off: true},
 		{name: "route names other nodes", change: func(w *world) { w.route.Nodes = []string{"x", "y"} }, want: "other_node", says: "x, y", off: true},
@@ -118,7 +117,17 @@ func TestWhyOfEachCandidate(t *testing.T) {
 		{name: "much at once", change: func(w *world) {
 			w.route.Adapter, w.adapter.Targets, w.view.State, w.view.Reason, w.place.InFlight = "b", []string{"x"}, node.StateUnresponsive, "silent", 4
 		}, want: "other_adapter not_offered unresponsive full", off: true},
-	} {
+	}
+}
+
+// Each way in which an adapter can be no candidate, alone, and what is said of it.
+func TestWhyOfEachCandidate(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/ctl.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs := string(text)
+	for _, c := range whyCases() {
 		for _, code := range strings.Fields(c.want) {
 			if !strings.Contains(docs, "`"+code+"`") {
 				t.Errorf("docs/ctl.md lacks %s", code)

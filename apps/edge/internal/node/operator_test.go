@@ -18,8 +18,10 @@ func TestDrainedByAnOperator(t *testing.T) {
 		t.Fatalf("%v, %v", c.State(), err)
 	}
 	b.take()
-	if !b.SetDrained("a", true) || !b.SetDrained("a", true) {
-		t.Fatal("a isn't known")
+	for range 2 { // the second time changes nothing
+		if !b.SetDrained("a", true) {
+			t.Fatal("a isn't known")
+		}
 	}
 	p := b.published("a")
 	if c.State() != node.StateDraining || p.Dispatchable || p.Reason != "an operator keeps new work from the node" {
