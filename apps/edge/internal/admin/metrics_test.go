@@ -114,7 +114,13 @@ func TestMetricsOfTokens(t *testing.T) {
 	// A refusal of the provider's has no usage that could be known.
 	m.Ended(&service.Outcome{Route: route, NodeID: "n", Adapter: "quiet", Attempts: 1, Status: 200})
 	m.Ended(&service.Outcome{Route: route, NodeID: "n", Adapter: "quiet", Attempts: 1, Status: 404})
-	wantLines(t, scrape(t, m),
+	got := scrape(t, m)
+	for name := range got {
+		if strings.Contains(name, "S3CR3T") {
+			t.Errorf("what a caller chose became a label: %s", name)
+		}
+	}
+	wantLines(t, got,
 		`iop_tokens_total{adapter="a",kind="input",model="other",node="n",route="*"} 11`,
 		`iop_tokens_total{adapter="a",kind="output",model="other",node="n",route="*"} 7`,
 		`iop_tokens_total{adapter="a",kind="cached",model="other",node="n",route="*"}`, // it made no sense

@@ -205,8 +205,11 @@ func (c *Connection) announceRegistered() {
 	if c.over.Load() {
 		return
 	}
-	c.emit(zerolog.InfoLevel, events.Event{Kind: events.KindRegistered, Code: string(StateRegistered),
-		Text: "registered from " + c.Remote})
+	text := "registered from " + c.Remote
+	if c.State() == StateDraining { // from the beginning
+		text += "; an operator keeps new work from the node"
+	}
+	c.emit(zerolog.InfoLevel, events.Event{Kind: events.KindRegistered, Code: string(StateRegistered), Text: text})
 	c.updateOrdered(func(*status) {})
 }
 

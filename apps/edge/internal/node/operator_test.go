@@ -34,6 +34,9 @@ func TestDrainedByAnOperator(t *testing.T) {
 	// Neither its own words nor a new connection bring it back.
 	c.Status(&pb.NodeStatus{Number: 1, Adapters: b.ready("a", "m").Adapters})
 	again := b.commit(t, "a")
+	if e := b.seen[len(b.seen)-1]; e.Text != "registered from there; an operator keeps new work from the node" {
+		t.Errorf("told %+v", e)
+	}
 	if v := b.Nodes()[0]; again.State() != node.StateDraining || !v.Drained || v.State != node.StateDraining {
 		t.Errorf("back as %v, %+v", again.State(), v)
 	}
