@@ -314,7 +314,7 @@ type sink struct {
 	once    sync.Once
 }
 
-func (s *sink) Placed(at service.Placement)                  { s.node = at.Node }
+func (s *sink) Placed(at service.Placement)          { s.node = at.Node }
 func (s *sink) Head(status int, _ http.Header) error { s.status = status; return nil }
 func (s *sink) End() error                           { s.ends++; return nil }
 func (s *sink) Body(p []byte, flush bool) error {
