@@ -30,6 +30,7 @@ type SiteConfig struct {
 	Edge     string // further lines of edge.yaml
 	Node     string // further lines of node.yaml
 	DialNode string // where the node dials; "" = the edge's listener
+	Managed  string // mode managed, with a CA of its own: how long the node's first certificate is valid; "" = mode dev
 
 	NodesHost  string   // where the edge listens for nodes; "" = 127.0.0.1
 	MoreNodes  []string // further entries of edge.yaml's nodes, each a YAML flow mapping
@@ -62,13 +63,20 @@ func (s *Site) start(ctx context.Context) error {
 	}
 	routes := cmp.Or(c.Routes, `[{model: "*"}]`)
 	own := fmt.Sprintf("{id: %s, token_hashes: [{file: ./node.token.sha256}], adapters: %s}", NodeID, c.Adapters)
-	edge := fmt.Sprintf(`mode: dev
+	mode := "mode: dev"
+	if c.Managed != "" {
+		if err := s.certify(ctx); err != nil {
+			return err
+		}
+		mode = "mode: managed\ntls: {cert: ./edge-id/cert.pem, key: ./edge-id/key.pem, ca: ./edge-id/ca.pem, trust_domain: " + TrustDomain + "}"
+	}
+	edge := fmt.Sprintf(`%s
 listen: {nodes: "%s:0", http: "127.0.0.1:0", admin: "127.0.0.1:0"}
 state_dir: ./state
 nodes: [%s]
 routes: %s
 %s
-`, cmp.Or(c.NodesHost, "127.0.0.1"), strings.Join(append([]string{own}, c.MoreNodes...), ", "), routes, c.Edge)
+`, mode, cmp.Or(c.NodesHost, "127.0.0.1"), strings.Join(append([]string{own}, c.MoreNodes...), ", "), routes, c.Edge)
 	if err := os.WriteFile(s.Path("edge.yaml"), []byte(edge), 0o600); err != nil {
 		return err
 	}
@@ -77,6 +85,33 @@ routes: %s
 	}
 	return s.RestartNode(ctx)
 }
+
+// TrustDomain is that of a managed site.
+const TrustDomain = "iop.e2e"
+
+// certify makes a CA, and the identities of the site's edge and node.
+func (s *Site) certify(ctx context.Context) error {
+	if err := s.CA(ctx, "init", "--trust-domain", TrustDomain); err != nil {
+		return err
+	}
+	if err := s.CA(ctx, "issue", "edge", "--out", s.Path("edge-id")); err != nil {
+		return err
+	}
+	return s.CA(ctx, "issue", "node", "--id", NodeID, "--ttl", s.cfg.Managed, "--out", s.Path("node-id"))
+}
+
+// CA runs a command of iop-edge ca on the site's CA.
+func (s *Site) CA(ctx context.Context, args ...string) error {
+	args = append(append([]string{"ca"}, args...), "--dir", s.Path("ca"))
+	if text, err := exec.CommandContext(ctx, filepath.Join(s.cfg.Bin, "iop-edge"), args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("ca %s: %w\n%s", args[1], err, text)
+	}
+	return nil
+}
+
+// nodeIdentity are the lines of a managed site's node.yaml that say who its node is.
+const nodeIdentity = "tls: {cert: ./node-id/cert.pem, key: ./node-id/key.pem, ca: ./node-id/ca.pem, edge_spiffe_id: 'spiffe://" +
+	TrustDomain + "/iop/edge'}\n"
 
 // Path names a file of the site.
 func (s *Site) Path(name string) string { return filepath.Join(s.Dir, name) }
@@ -114,6 +149,9 @@ func (s *Site) RestartNode(ctx context.Context) error {
 // lines of node.yaml.
 func (s *Site) StartNode(ctx context.Context, edge, extra string) error {
 	text := fmt.Sprintf("edges: [%q]\ntoken: file:./node.token\ndata_dir: ./data\n%s\n", edge, extra)
+	if s.cfg.Managed != "" {
+		text += nodeIdentity
+	}
 	if err := os.WriteFile(s.Path("node.yaml"), []byte(text), 0o600); err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func connFault(err error) *LinkError {
 		return &LinkError{Reason: ReasonSendOverflow, Text: err.Error()}
 	case err == errSession, err == errPing:
 		return &LinkError{Reason: ReasonProtocol, Text: err.Error()}
-	case err == io.EOF:
+	case err == io.EOF, err == io.ErrUnexpectedEOF: // the latter under TLS, where nobody says goodbye to the records
 		return &LinkError{Reason: ReasonLost, Text: "the peer closed the connection", Err: err}
 	}
 	return &LinkError{Reason: ReasonLost, Text: err.Error(), Err: err}

@@ -9,7 +9,7 @@ const (
 	// renewSpread bounds the random wait before a renewed certificate is shown: one CA's nodes may all get theirs in the
 	// same moment.
 	renewSpread = 10 * time.Second
-	// renewRetry is the longest wait after a handover that failed, and renewPause the shortest.
+	// renewRetry is the longest wait after a handover that failed; towards the end of a certificate it is shorter.
 	renewRetry = time.Minute
 	renewPause = time.Second
 )
@@ -38,6 +38,7 @@ type renewal struct {
 	cancel  context.CancelFunc
 	ready   bool // the edge has confirmed: before that there is nothing to hand over
 	wanted  bool // a try was due before
+	tries   int  // that failed
 }
 
 // attempted is how a try ended.
@@ -123,7 +124,8 @@ func (r *renewal) ended(t attempted) bool {
 		return true
 	}
 	left := min(time.Until(r.c.peer.NotAfter), time.Until(r.c.peer.Shown.NotAfter()))
-	wait := min(max(left/4, renewPause), renewRetry)
+	wait := min(max(left/4, renewPause), doubled(r.c.link.cfg.Timers.BackoffStart, r.tries, renewRetry))
+	r.tries++
 	r.c.log.Warn().Str("reason", printable(t.err.Error())).Dur("retry_in_ms", wait).
 		Msg("no connection with renewed certificates; this one stays")
 	r.due.Reset(wait)
