@@ -275,3 +275,49 @@ func TestPairsRefuseWhatNoRunCarries(t *testing.T) {
 		}
 	})
 }
+
+// What only the adapter knows that its provider can't be told is refused in the caller's words: by the name and the place
+// that it has in the caller's body, whatever the run has made of it.
+func TestPairsNameWhatAProviderCantBeTold(t *testing.T) {
+	t.Parallel()
+	const hi = `"messages":[{"role":"user","content":"hi"}]`
+	const png = `iVBORw0KGgo=`
+	for _, tt := range []struct {
+		pairNames
+		body, field string
+	}{
+		{pairNames{"OpenAI", "anthropic"}, `{"model":"m","seed":1,` + hi + `}`, "seed"},
+		{pairNames{"OpenAI", "anthropic"}, `{"model":"m","response_format":{"type":"json_object"},` + hi + `}`, "response_format.type"},
+		{pairNames{"OpenAI", "anthropic"}, `{"model":"m","messages":[{"role":"assistant","content":""},{"role":"user","name":"bob","content":"hi"}]}`, "messages[1].name"},
+		{pairNames{"OpenAI", "anthropic"}, `{"model":"m","messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"[1]"}}]},{"role":"tool","tool_call_id":"a","content":"x"}]}`,
+			"messages[1].tool_calls[0].function.arguments"},
+		{pairNames{"OpenAI", "anthropic"}, `{"model":"m","messages":[{"role":"system","content":"hi"}]}`, "messages"},
+		{pairNames{"Ollama", "anthropic"}, `{"model":"m","format":"json",` + hi + `}`, "format"},
+		{pairNames{"Ollama", "anthropic"}, `{"model":"m","options":{"seed":1},` + hi + `}`, "options.seed"},
+		{pairNames{"Ollama", "anthropic"}, `{"model":"m","options":{"temperature":1.5},` + hi + `}`, "options.temperature"},
+		{pairNames{"Ollama generate", "anthropic"}, `{"model":"m","format":"json","prompt":"hi"}`, "format"},
+		{pairNames{"Ollama", "openai"}, `{"model":"m","messages":[{"role":"assistant","content":""},{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{}}}]},{"role":"tool","content":"t","images":["` + png + `"]}]}`,
+			"messages[2].images"},
+		{pairNames{"Anthropic", "openai"}, `{"model":"m","max_tokens":9,"system":"x","messages":[{"role":"user","content":"hi"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{}},{"type":"tool_use","id":"b","name":"f","input":{}}]},` +
+			`{"role":"user","content":[{"type":"text","text":"see"},{"type":"tool_result","tool_use_id":"a","content":"t"},{"type":"tool_result","tool_use_id":"b","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + png + `"}}]}]}]}`,
+			"messages[2].content"},
+	} {
+		t.Run(tt.speech+" to "+tt.kind+", "+tt.field, func(t *testing.T) {
+			t.Parallel()
+			s, k := tt.find()
+			p := newPair(t, s, k, harness.Options{}, 1)
+			a := p.ask(harness.Post(p.path, tt.body))
+			want := tt.field + ": "
+			if !strings.HasPrefix(s.name, "Ollama") { // whose errors have no place for it
+				want = tt.field + " | " + want
+			}
+			p.wantRefusal(t, tt.field, a, want)
+			if _, text, _ := p.refusal(a.Bytes); !strings.HasPrefix(text, want) {
+				t.Errorf("%q doesn't begin with %q", text, want)
+			}
+			if n := len(p.seen()); n != 0 {
+				t.Errorf("the provider saw %d requests", n)
+			}
+		})
+	}
+}

@@ -25,6 +25,9 @@ type Request struct {
 	// HideReasoning leaves what a model thinks out of the answer, where the API lets the caller say so.
 	HideReasoning bool
 
+	// Names are what the API calls the places of Input.
+	Names Names
+
 	// AtOnce, when it isn't "", says that the request asks for nothing that a run would do (Ollama: load or unload a
 	// model): where no adapter that carries the path takes it, its whole answer is what End of [Endpoint.Answer]
 	// appends for a completion with AtOnce as its finish reason, with the status 200. Input is empty then.

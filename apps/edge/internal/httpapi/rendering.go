@@ -63,6 +63,18 @@ func (r *rendering) finish(o *service.Outcome) *execution.Failure {
 	return f
 }
 
+// inItsWords names what an adapter can't tell its provider as the caller wrote it: the adapter knows the run only.
+func (r *rendering) inItsWords(ref *refusal) {
+	place, why := dialect.Place(ref.failure.Text)
+	if place == "" {
+		return
+	}
+	f := *ref.failure
+	ref.param = r.request.Names.Of(place)
+	f.Text = ref.param + ": " + why
+	ref.failure = &f
+}
+
 // end writes the last piece of a stream, or the whole of an answer that is one object.
 func (r *rendering) end(text []byte) error {
 	var err error

@@ -195,6 +195,10 @@ func (h *Handler) submit(c *call, run *rendering) *refusal {
 		c.out.abort()
 	}
 	// The run was observed by who drove it: only the response is left to write.
-	h.writeError(c, &refusal{failure: f, sent: maybeSeen(f, o.Attempts)})
+	ref := &refusal{failure: f, sent: maybeSeen(f, o.Attempts)}
+	if run != nil && f.Code == execution.CodeBadRequest {
+		run.inItsWords(ref)
+	}
+	h.writeError(c, ref)
 	return nil
 }

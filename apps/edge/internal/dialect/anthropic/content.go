@@ -14,7 +14,10 @@ import (
 const maxID = 256 // bytes of a call's id
 
 // messageList is the conversation as a run has it.
-type messageList struct{ out []execution.Message }
+type messageList struct {
+	out    []execution.Message
+	places []string // where each stands in the body
+}
 
 // ReadJSON implements [dialect.Reader].
 func (l *messageList) ReadJSON(at string, raw []byte) *dialect.Refusal {
@@ -24,6 +27,7 @@ func (l *messageList) ReadJSON(at string, raw []byte) *dialect.Refusal {
 			return ref
 		}
 		t := turn{role: role}
+		place := at
 		at = dialect.Join(at, "content")
 		if ref := readBlocks(at, content, t.block); ref != nil {
 			return ref
@@ -33,6 +37,9 @@ func (l *messageList) ReadJSON(at string, raw []byte) *dialect.Refusal {
 			return dialect.Refuse(at, at+": empty")
 		}
 		l.out = append(l.out, out...)
+		for range out {
+			l.places = append(l.places, place)
+		}
 		return nil
 	})
 }

@@ -301,37 +301,37 @@ func (c *keptThinking) ReadJSON(at string, raw []byte) *dialect.Refusal {
 }
 
 // apply leaves out what was thought before the last turns of the assistant. A turn goes on while tools answer.
-func (c *contextManagement) apply(messages []execution.Message) []execution.Message {
+func (c *contextManagement) apply(l *messageList) {
 	if !c.clear {
-		return messages
+		return
 	}
 	turns, within := 0, false
-	for i := len(messages) - 1; i >= 0; i-- {
-		m := &messages[i]
+	for i := len(l.out) - 1; i >= 0; i-- {
+		m := &l.out[i]
 		switch {
 		case m.Role == execution.RoleUser:
 			within = false
 		case m.Reasoning == "":
 		case !within && turns == c.keep:
-			return forget(messages, i+1)
+			l.forget(i + 1)
+			return
 		case !within:
 			within = true
 			turns++
 		}
 	}
-	return messages
 }
 
 // forget leaves out what was thought in the first n messages, and those that say nothing else.
-func forget(messages []execution.Message, n int) []execution.Message {
-	kept := messages[:0]
-	for i, m := range messages {
+func (l *messageList) forget(n int) {
+	kept, places := l.out[:0], l.places[:0]
+	for i, m := range l.out {
 		if i < n && m.Reasoning != "" {
 			if m.Reasoning = ""; len(m.Parts)+len(m.ToolCalls) == 0 {
 				continue
 			}
 		}
-		kept = append(kept, m)
+		kept, places = append(kept, m), append(places, l.places[i])
 	}
-	return kept
+	l.out, l.places = kept, places
 }

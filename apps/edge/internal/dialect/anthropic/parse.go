@@ -102,10 +102,14 @@ func (p *parser) finish() (*dialect.Request, *dialect.Refusal) {
 	}
 	r := &dialect.Request{Model: p.model, Stream: p.stream, IncludeUsage: true, HideReasoning: p.thinking.hidden()}
 	in := &r.Input
+	r.Names = p.names()
 	if len(p.system) > 0 {
 		in.Messages = append(in.Messages, execution.Message{Role: execution.RoleSystem, Parts: p.system})
+		r.Names.Messages = append(r.Names.Messages, "system")
 	}
-	in.Messages = append(in.Messages, p.context.apply(p.messages.out)...)
+	p.context.apply(&p.messages)
+	in.Messages = append(in.Messages, p.messages.out...)
+	r.Names.Messages = append(r.Names.Messages, p.messages.places...)
 	in.Tools = p.tools
 	in.Options = p.options
 	in.Options.MaxTokens = p.maxTokens
@@ -115,6 +119,17 @@ func (p *parser) finish() (*dialect.Request, *dialect.Refusal) {
 		return nil, ref
 	}
 	return r, check(r)
+}
+
+// names are what this API calls the places of the run.
+func (p *parser) names() dialect.Names {
+	effort := "output_config.effort"
+	if p.thinking.kind == "disabled" {
+		effort = "thinking"
+	}
+	return dialect.Names{Words: map[string]string{"target": "model", "stop": "stop_sequences", "response_format": "output_config.format",
+		"reasoning_effort": effort, "reasoning_budget": "thinking.budget_tokens", "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+		"messages.parts": "content", "messages.tool_calls": "content", "messages.tool_calls.arguments": "input", "tools.parameters": "input_schema"}}
 }
 
 func (p *parser) setChoice(in *execution.Request) *dialect.Refusal {

@@ -349,3 +349,24 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// Places of the run are told where they stand in the body, also when it has other messages than the body.
+func TestNamesOfPlaces(t *testing.T) {
+	r := parse(t, `{"model":"m","max_tokens":9,"system":"x","stop_sequences":["a"],"context_management":{"edits":[{"type":"clear_thinking_20251015"}]},"messages":[
+		{"role":"user","content":"hi"},{"role":"assistant","content":[{"type":"thinking","thinking":"only","signature":""}]},
+		{"role":"user","content":"again"},{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":""},{"type":"tool_use","id":"a","name":"f","input":{}}]},
+		{"role":"user","content":[{"type":"text","text":"so"},{"type":"tool_result","tool_use_id":"a","content":"1"}]}]}`)
+	if n := len(r.Input.Messages); n != 6 || len(r.Names.Messages) != n {
+		t.Fatalf("%d messages stand at %v", n, r.Names.Messages)
+	}
+	for place, want := range map[string]string{"messages[0]": "system", "messages[1].parts[0]": "messages[0].content", "messages[2].parts[0]": "messages[2].content",
+		"messages[3].tool_calls[0].arguments": "messages[3].content.input", "messages[4].parts[0]": "messages[4].content", "messages[5]": "messages[4]",
+		"stop": "stop_sequences", "max_tokens": "max_tokens", "reasoning_effort": "output_config.effort", "tools[1].parameters": "tools[1].input_schema"} {
+		if got := r.Names.Of(place); got != want {
+			t.Errorf("%s is called %s, want %s", place, got, want)
+		}
+	}
+	if got := parse(t, `{"model":"m","max_tokens":9,"thinking":{"type":"disabled"},"messages":[{"role":"user","content":"hi"}]}`).Names.Of("reasoning_effort"); got != "thinking" {
+		t.Errorf("reasoning_effort is called %s", got)
+	}
+}

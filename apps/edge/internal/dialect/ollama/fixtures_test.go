@@ -209,6 +209,7 @@ func TestRecordedRequests(t *testing.T) {
 		Tools: []execution.Tool{{Name: "get_weather", Description: "Weather of a city", Parameters: json.RawMessage(
 			`{"type":"object","properties":{"city":{"type":"string"},"unit":{"type":"string","enum":["celsius","fahrenheit"]}},"required":["city"]}`)}},
 	}}
+	got.Names = dialect.Names{}
 	if diff := cmp.Diff(wantRun, got); diff != "" {
 		t.Error(diff)
 	}

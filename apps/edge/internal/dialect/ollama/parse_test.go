@@ -169,6 +169,7 @@ func TestGenerate(t *testing.T) {
 		{Role: execution.RoleSystem, Parts: []execution.Part{{Text: "be kind"}}},
 		{Role: execution.RoleUser, Parts: []execution.Part{{Image: &execution.Image{MediaType: "image/png", Data: []byte(png)}}, {Text: "what is it?"}}},
 	}}}
+	got.Names = dialect.Names{}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -260,5 +261,30 @@ func TestTools(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got.Input.Tools); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Places of the run are told where they stand in the body, also when it has fewer messages than the body.
+func TestNamesOfPlaces(t *testing.T) {
+	chat, ref := Chat().Parse([]byte(`{"model":"m","messages":[{"role":"assistant","content":""},{"role":"user","content":"hi"}]}`))
+	if ref != nil {
+		t.Fatal(ref)
+	}
+	generate, ref := Generate().Parse([]byte(`{"model":"m","system":"x","prompt":"hi"}`))
+	if ref != nil {
+		t.Fatal(ref)
+	}
+	for _, tt := range []struct {
+		request     *dialect.Request
+		place, want string
+	}{
+		{chat, "messages[0].parts[1]", "messages[1].images"}, {chat, "messages[0].tool_calls[2].arguments", "messages[1].tool_calls[2].function.arguments"},
+		{chat, "max_tokens", "options.num_predict"}, {chat, "stop", "options.stop"}, {chat, "response_format.type", "format"}, {chat, "reasoning_effort", "think"},
+		{chat, "tools[0].name", "tools[0].function.name"}, {chat, "tool_choice", "tool_choice"},
+		{generate, "messages[0]", "system"}, {generate, "messages[1]", "prompt"}, {generate, "seed", "options.seed"},
+	} {
+		if got := tt.request.Names.Of(tt.place); got != tt.want {
+			t.Errorf("%s is called %s, want %s", tt.place, got, tt.want)
+		}
 	}
 }

@@ -37,6 +37,10 @@ func parseChat(body []byte) (*dialect.Request, *dialect.Refusal) {
 	if c.out.Input.Messages, ref = talk.pair(); ref != nil {
 		return nil, ref
 	}
+	c.out.Names = names(nil)
+	for i := range talk.said {
+		c.out.Names.Messages = append(c.out.Names.Messages, talk.said[i].at)
+	}
 	return c.out, nil
 }
 
@@ -67,13 +71,26 @@ func parseGenerate(body []byte) (*dialect.Request, *dialect.Refusal) {
 	if prompt == "" {
 		return c.atOnce(), nil
 	}
+	c.out.Names = names([]string{"prompt"})
 	if system != "" {
+		c.out.Names = names([]string{"system", "prompt"})
 		c.out.Input.Messages = append(c.out.Input.Messages,
 			execution.Message{Role: execution.RoleSystem, Parts: []execution.Part{{Text: system}}})
 	}
 	c.out.Input.Messages = append(c.out.Input.Messages,
 		execution.Message{Role: execution.RoleUser, Parts: append(pictures, execution.Part{Text: prompt})})
 	return c.out, nil
+}
+
+// names are what this API calls the places of a run whose messages stand at these.
+func names(messages []string) dialect.Names {
+	words := map[string]string{"target": "model", "max_tokens": "options.num_predict", "response_format": "format", "reasoning_effort": "think",
+		"messages.parts": "images", "messages.tool_calls.name": "function.name", "messages.tool_calls.arguments": "function.arguments",
+		"tools.name": "function.name", "tools.description": "function.description", "tools.parameters": "function.parameters"}
+	for _, option := range []string{"temperature", "top_p", "top_k", "seed", "stop", "frequency_penalty", "presence_penalty"} {
+		words[option] = "options." + option
+	}
+	return dialect.Names{Messages: messages, Words: words}
 }
 
 // common is what chat and generate requests share.

@@ -2,7 +2,6 @@ package openai
 
 import (
 	"encoding/json"
-	"strings"
 
 	"iop/apps/edge/internal/dialect"
 	"iop/packages/go/execution"
@@ -31,6 +30,7 @@ func parse(body []byte) (*dialect.Request, *dialect.Refusal) {
 	if ref := q.limit(); ref != nil {
 		return nil, ref
 	}
+	q.Names = q.names()
 	if ref := q.check(); ref != nil {
 		return nil, ref
 	}
@@ -135,49 +135,20 @@ func (q *request) check() *dialect.Refusal {
 	if err == nil {
 		return nil
 	}
-	text := strings.TrimPrefix(execution.AsFailure(err, execution.OriginCaller).Text, "options: ")
-	field, text, _ := strings.Cut(text, ": ")
-	for {
-		name, rest, more := strings.Cut(text, ": ")
-		if !more || !isName(name) {
-			break
-		}
-		field, text = dialect.Join(field, name), rest
-	}
-	field = q.asked(field)
-	return dialect.Refuse(field, field+": "+text)
+	place, why := dialect.Place(execution.AsFailure(err, execution.OriginCaller).Text)
+	field := q.Names.Of(place)
+	return dialect.Refuse(field, field+": "+why)
 }
 
-// asked returns what this API calls a field of a run.
-func (q *request) asked(field string) string {
-	switch {
-	case field == "target":
-		return "model"
-	case field == "max_tokens" && q.maxTokens == nil:
-		return "max_completion_tokens"
+// names are what this API calls the places of the run.
+func (q *request) names() dialect.Names {
+	words := map[string]string{"target": "model", "messages.parts": "content", "messages.tool_calls.name": "function.name",
+		"messages.tool_calls.arguments": "function.arguments",
+		"tools.name":                    "function.name", "tools.description": "function.description", "tools.parameters": "function.parameters"}
+	if q.maxTokens == nil {
+		words["max_tokens"] = "max_completion_tokens"
 	}
-	if of, name, ok := cutLast(field, "."); ok && (name == "name" || name == "parameters") &&
-		(strings.HasPrefix(of, "tools[") || strings.Contains(of, ".tool_calls[")) {
-		field = of + ".function." + name
-	}
-	for i, place := range q.messages.places { // some before it may have been left out
-		if rest, ok := strings.CutPrefix(field, dialect.Index("messages", i)); ok {
-			return place + rest
-		}
-	}
-	return field
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+len(sep):], true
-}
-
-func isName(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && r != '_' })
+	return dialect.Names{Messages: q.messages.places, Words: words}
 }
 
 // stop is one text or a list of texts.

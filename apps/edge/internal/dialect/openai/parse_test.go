@@ -50,6 +50,7 @@ func TestParseCarriesEachMember(t *testing.T) {
 			Seed: count(-7), FrequencyPenalty: number(-2), PresencePenalty: number(2), ParallelToolCalls: &off, ReasoningEffort: "xhigh",
 			ResponseFormat: json.RawMessage(`{"type":"json_schema","json_schema":{"name":"x","strict":true,"description":"d","schema":{"type":"object"}}}`)},
 	}}
+	got.Names = dialect.Names{}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -347,4 +348,24 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%v: %d messages of %d", err, len(in.Messages), len(given.Messages))
 		}
 	})
+}
+
+// Places of the run are told where they stand in the body, also when it has fewer messages than the body.
+func TestNamesOfPlaces(t *testing.T) {
+	for body, words := range map[string]map[string]string{
+		`{"model":"m","max_tokens":9,"messages":[{"role":"assistant","content":""},{"role":"user","content":"hi"}]}`: {"max_tokens": "max_tokens",
+			"messages[0].name": "messages[1].name", "messages[0].parts[0]": "messages[1].content", "messages[0].tool_calls[1].arguments": "messages[1].tool_calls[1].function.arguments",
+			"tools[0].parameters": "tools[0].function.parameters", "seed": "seed", "response_format.type": "response_format.type"},
+		`{"model":"m","max_completion_tokens":9,"messages":[{"role":"user","content":"hi"}]}`: {"max_tokens": "max_completion_tokens", "messages[0]": "messages[0]"},
+	} {
+		q, ref := Chat().Parse([]byte(body))
+		if ref != nil {
+			t.Fatal(ref)
+		}
+		for place, want := range words {
+			if got := q.Names.Of(place); got != want {
+				t.Errorf("%s is called %s, want %s", place, got, want)
+			}
+		}
+	}
 }
