@@ -21,7 +21,7 @@ func main() {
 	bin := flag.String("bin", "bin", "directory of iop-edge and iop-node")
 	slice := flag.Duration("slice", 2*time.Second, "length of one slice of load")
 	rounds := flag.Int("rounds", 3, "slices of each way, interleaved")
-	part := flag.String("part", "", "only the parts whose name begins so: requests, streams, paced, idle, far, thin, members")
+	part := flag.String("part", "", "only the parts whose name begins so: requests, streams, paced, idle, far, thin, members, tls")
 	gate := flag.Bool("gate", false, "exit 1 when a figure misses its goal")
 	role := flag.String("role", "", "internal: be the provider or the proxy")
 	target := flag.String("target", "", "internal: the proxy's target")
@@ -59,7 +59,7 @@ func run(ctx context.Context, bin, only string, slice time.Duration, rounds int)
 		run  func(context.Context, *report, time.Duration, int) error
 	}{
 		{"requests", b.requests}, {"streams", b.streams}, {"paced", b.paced}, {"idle", b.idle}, {"far", b.farAway}, {"thin", b.thinLink},
-		{"members", b.fleet},
+		{"members", b.fleet}, {"tls", b.encrypted},
 	} {
 		if !strings.HasPrefix(part.name, only) {
 			continue
@@ -78,6 +78,7 @@ type bench struct {
 	bin             string
 	provider, proxy *procs.Process
 	site            *procs.Site
+	upstream        string // the provider, host:port
 	ways            []way
 }
 
@@ -119,12 +120,18 @@ func startAndWait(ctx context.Context, name, path string, args ...string) (*proc
 }
 
 func (b *bench) startIOP(ctx context.Context, provider string) (err error) {
-	b.site, err = procs.StartSite(ctx, procs.SiteConfig{
-		Bin:      b.bin,
-		Adapters: fmt.Sprintf(`[{name: provider, kind: openai, base_url: "http://%s", max_concurrency: 2000}]`, provider),
-		Routes:   "[{model: bench, adapter: provider, target: bench, queue: {depth: 2000, wait: 30s}}]",
-	})
+	b.upstream = provider
+	b.site, err = procs.StartSite(ctx, b.siteConfig(""))
 	return err
+}
+
+// siteConfig is a site before the fake provider; managed is the life of its node's certificate, "" = mode dev.
+func (b *bench) siteConfig(managed string) procs.SiteConfig {
+	return procs.SiteConfig{
+		Bin: b.bin, Managed: managed,
+		Adapters: fmt.Sprintf(`[{name: provider, kind: openai, base_url: "http://%s", max_concurrency: 2000}]`, b.upstream),
+		Routes:   "[{model: bench, adapter: provider, target: bench, queue: {depth: 2000, wait: 30s}}]",
+	}
 }
 
 func (b *bench) stop() {
