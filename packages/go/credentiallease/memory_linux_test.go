@@ -28,7 +28,7 @@ func copiesInMemory(t *testing.T, masked []byte) (found int) {
 	defer func() { _ = mem.Close() }()
 	maps, err := os.ReadFile("/proc/self/maps")
 	check(t, err)
-	scan := make([]byte, 1<<20)
+	scan := make([]byte, 256<<10)
 	own := fmt.Sprintf("%p", &scan[0])
 	var first uint64
 	_, err = fmt.Sscanf(own, "0x%x", &first)
@@ -44,11 +44,9 @@ func copiesInMemory(t *testing.T, masked []byte) (found int) {
 			if err != nil && n == 0 {
 				break
 			}
-			for i := 0; i+len(masked) <= n; i++ {
-				if scan[i]^maskOf == masked[0] && isMasked(scan[i:], masked) {
-					if where := at + uint64(i); where < first || where >= first+uint64(len(scan)) {
-						found++
-					}
+			for _, i := range findMasked(scan[:n], masked) {
+				if where := at + uint64(i); where < first || where >= first+uint64(len(scan)) {
+					found++
 				}
 			}
 			clear(scan[:n])
@@ -59,6 +57,19 @@ func copiesInMemory(t *testing.T, masked []byte) (found int) {
 		}
 	}
 	return found
+}
+
+// findMasked returns where in b the value is in clear.
+func findMasked(b, masked []byte) (at []int) {
+	for i := 0; ; i++ {
+		next := bytes.IndexByte(b[i:], masked[0]^maskOf)
+		if i += next; next < 0 || i+len(masked) > len(b) {
+			return at
+		}
+		if isMasked(b[i:], masked) {
+			at = append(at, i)
+		}
+	}
 }
 
 func isMasked(b, masked []byte) bool {

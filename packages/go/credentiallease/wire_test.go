@@ -50,9 +50,9 @@ func schema(t testing.TB) protoreflect.FileDescriptor {
 }
 
 // throughProtobuf decodes with protobuf and encodes again.
-func throughProtobuf(t testing.TB, message int, b []byte) []byte {
+func throughProtobuf(t testing.TB, message protoreflect.MessageDescriptor, b []byte) []byte {
 	t.Helper()
-	m := dynamicpb.NewMessage(schema(t).Messages().Get(message))
+	m := dynamicpb.NewMessage(message)
 	check(t, proto.Unmarshal(b, m))
 	if len(m.GetUnknown()) != 0 {
 		t.Fatal("protobuf doesn't know a field")
@@ -64,14 +64,14 @@ func throughProtobuf(t testing.TB, message int, b []byte) []byte {
 
 // A3, A4: the wire is protobuf's, so that a program that has it can read a lease.
 func TestWireIsProtobuf(t *testing.T) {
-	w := newWorld(t)
+	w, messages := newWorld(t), schema(t).Messages()
 	wire := w.issue(t)
-	if got := throughProtobuf(t, 0, wire); !bytes.Equal(got, wire) {
+	if got := throughProtobuf(t, messages.Get(0), wire); !bytes.Equal(got, wire) {
 		t.Error("protobuf writes the lease otherwise")
 	}
 	e, err := decodeEnvelope(wire)
 	check(t, err)
-	if got := throughProtobuf(t, 1, e.claims); !bytes.Equal(got, e.claims) {
+	if got := throughProtobuf(t, messages.Get(1), e.claims); !bytes.Equal(got, e.claims) {
 		t.Error("protobuf writes the claims otherwise")
 	}
 	c, err := decodeClaims(e.claims)
