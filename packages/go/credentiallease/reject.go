@@ -3,11 +3,12 @@ package credentiallease
 import "strconv"
 
 // Reason is why a lease was refused. The numbers are on the wire and in audits: the list only grows, and a number is
-// never used again. Each has a vector in testdata (or is raised by another package: see Raised) and a row in
+// never used again. Each has a vector in testdata, unless another package raises it, and a row in
 // agent-contract/inner/credential-lease.md.
 type Reason uint8
 
-// The reasons. Those from InjectionFailed on are raised by whoever injects, configures or issues.
+// The reasons. InjectionFailed is raised by whoever puts a secret into a request; IdentityRequired by Issue and by an
+// edge that has no identity of a node to go by.
 const (
 	Malformed              Reason = 1
 	UnsupportedVersion     Reason = 2
