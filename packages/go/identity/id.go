@@ -33,7 +33,7 @@ func ParseID(s string) (ID, error) {
 	}
 	for segment := range strings.SplitSeq(path, "/") {
 		if segment == "" || segment == "." || segment == ".." || strings.ContainsFunc(segment, notInPath) {
-			return "", errors.New("has a path that isn't plain: segments of letters, digits, . _ -, none of them empty, . or ..")
+			return "", errors.New("has a path that isn't plain: segments of letters, digits, . _ -, none of them . or .. or empty")
 		}
 	}
 	return ID(s), nil

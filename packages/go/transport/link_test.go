@@ -413,12 +413,13 @@ func TestOpenThatIsNeverUsed(t *testing.T) {
 }
 
 // TU-11: 200 links whose peer has fallen silent close quickly, and nothing of them stays (goleak).
-func TestManyLinksClose(t *testing.T) {
-	const n = 200
+func TestManyLinksClose(t *testing.T) { manyLinksClose(t, 200, tcpPair) }
+
+func manyLinksClose(t *testing.T, n int, pair func(testing.TB) (net.Conn, net.Conn)) {
 	links := make([]*Link, n)
 	var running sync.WaitGroup
 	for i := range links {
-		a, b := tcpPair(t)
+		a, b := pair(t)
 		session, err := yamux.Client(silent{b}, plainConfig())
 		if err != nil {
 			t.Fatal(err)
