@@ -18,13 +18,18 @@ const latest = ":latest"
 
 // namesOf returns the names under which a model is looked for, the one that was asked for first.
 func namesOf(asked string) []string {
-	if short, ok := strings.CutSuffix(asked, latest); ok && short != "" {
+	switch short, ok := strings.CutSuffix(asked, latest); {
+	case ok && short != "" && !tagged(short): // a name has one tag, or it would lead to what another name has
 		return []string{asked, short}
-	}
-	if strings.Contains(asked[strings.LastIndexByte(asked, '/')+1:], ":") {
+	case tagged(asked):
 		return []string{asked}
 	}
 	return []string{asked, asked + latest}
+}
+
+// tagged reports whether a model's name has a tag.
+func tagged(name string) bool {
+	return strings.Contains(name[strings.LastIndexByte(name, '/')+1:], ":")
 }
 
 // found is where a request for a model goes.

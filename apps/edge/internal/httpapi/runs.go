@@ -142,7 +142,7 @@ func (h *Handler) mayRun(c *call, r *runRequest) *refusal {
 	routes := c.state.Routes()
 	for i := range routes {
 		route := &routes[i]
-		if mayUse(c.principal, route) && leads(route, r.Adapter, r.Target) && onNode(c.state, route, r.Node) {
+		if mayUse(c.principal, route) && h.leads(c.state, route, r) && onNode(c.state, route, r.Node) {
 			return nil
 		}
 	}
@@ -150,18 +150,26 @@ func (h *Handler) mayRun(c *call, r *runRequest) *refusal {
 		"no such adapter and target, or they aren't this key's; a route that is bound to nodes needs a node that it allows")
 }
 
-// leads reports whether a route may end at that adapter and target.
-func leads(route *config.Route, adapter, target string) bool {
-	if route.Adapter != "" && route.Adapter != adapter {
+// leads reports whether a route may end at the adapter and target of a run. The wildcard leads to what requests for a
+// model get by it: never to a model that has a route of its own, and to no name that no adapter lists, which may be
+// another spelling of such a one.
+func (h *Handler) leads(state *config.State, route *config.Route, r *runRequest) bool {
+	if route.Adapter != "" && route.Adapter != r.Adapter {
 		return false
 	}
 	switch {
 	case route.Target != "":
-		return route.Target == target
-	case route.Model == wildcard:
-		return true
+		return route.Target == r.Target
+	case route.Model != wildcard:
+		return route.Model == r.Target
 	}
-	return route.Model == target
+	there := *route
+	there.Adapter = r.Adapter
+	if r.Node != "" {
+		there.Nodes = []string{r.Node}
+	}
+	_, ref := h.bestTarget(state, found{route: &there}, []string{r.Target})
+	return ref == nil && r.Target != wildcard && !taken(state, r.Target)
 }
 
 // onNode reports whether a route permits the node that a run names; one that is bound to nodes needs a name.
