@@ -203,7 +203,8 @@ type Limits struct {
 	// file. Default 256KiB.
 	BodyInMemory int64 `yaml:"body_in_memory,size" default:"256KiB"`
 	// BodyMemory is the budget in bytes for all request bodies together, in memory and in files. One that is read
-	// as a run counts three times. Beyond it callers are told overloaded. Default 512MiB.
+	// as a run counts three times, and 192 bytes for each JSON value. Beyond it callers are told overloaded. Default
+	// 512MiB.
 	BodyMemory int64 `yaml:"body_memory,size" default:"512MiB"`
 	// Header is the longest request head in bytes. Default 32KiB, which is also the most.
 	Header int64 `yaml:"header,size" default:"32KiB"`

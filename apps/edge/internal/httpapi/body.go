@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"iop/apps/edge/internal/dialect"
 	"iop/packages/go/execution"
 )
 
@@ -134,24 +135,37 @@ func overloaded(cause error) *refusal {
 	return ref
 }
 
-// text returns the whole body, for who reads it as a run; it isn't to be changed. What is made of it is about as large,
-// and so is what a node is sent of that: both count against the budget until the body is closed.
+// valueCost is what a value of a body takes when it is read as a run, in bytes beside its own: the members of a message
+// are strings and lists, and a node is sent them as messages of their own.
+const valueCost = 192
+
+// text returns the whole body, for who reads it as a run; it isn't to be changed. What is made of it is about as large
+// and has a cost for each value, and so is what a node is sent of that: all of it counts against the budget until the
+// body is closed.
 func (b *body) text() ([]byte, *refusal) {
-	if 3*b.size > b.owner.budget {
-		return nil, refuseCode(execution.CodeBodyTooLarge, execution.OriginCaller,
+	if ref := b.takeForRun(2*b.size, 0); ref != nil {
+		return nil, ref
+	}
+	text := b.memory
+	if b.file != nil {
+		text = make([]byte, b.size)
+		if _, err := b.ReadAt(text, 0); err != nil && err != io.EOF {
+			return nil, scanRefusal(err)
+		}
+	}
+	return text, b.takeForRun(valueCost*dialect.Values(text), 2*b.size)
+}
+
+// takeForRun reserves n bytes for a body that is read as a run, beside those that it has reserved as one already.
+func (b *body) takeForRun(n, before int64) *refusal {
+	if b.size+before+n > b.owner.budget {
+		return refuseCode(execution.CodeBodyTooLarge, execution.OriginCaller,
 			fmt.Sprintf("request body: as a run it needs more than the edge's budget of %d bytes (limits.body_memory)", b.owner.budget))
 	}
-	if err := b.take(2 * b.size); err != nil {
-		return nil, overloaded(err)
+	if err := b.take(n); err != nil {
+		return overloaded(err)
 	}
-	if b.file == nil {
-		return b.memory, nil
-	}
-	text := make([]byte, b.size)
-	if _, err := b.ReadAt(text, 0); err != nil && err != io.EOF {
-		return nil, scanRefusal(err)
-	}
-	return text, nil
+	return nil
 }
 
 // take reserves n bytes of the budget.
