@@ -66,49 +66,52 @@ func TestMixedPools(t *testing.T) {
 			t.Parallel()
 			m := newMixed(t, 1, names...)
 			for _, s := range speeches() {
-				said := sayings()["a call after words"]
-				if s.path == "/api/generate" {
-					said = sayings()["reasoning"]
-				}
-				// Each provider answers when all of them have a request: each node gets one.
-				var together sync.WaitGroup
-				together.Add(len(names))
-				m.says(func(x *fakeprovider.Exchange) {
-					together.Done()
-					together.Wait()
-					fakeprovider.Speak(said)(x)
-				})
-				var mu sync.Mutex
-				served := map[string]bool{}
-				all(len(names), func(i int) {
-					q := chatOf(i%2 == 0)
-					a, err := harness.Ask(m.HTTP(), s.request(q), limit)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					p, err := m.at(s, a)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					h, err := p.read(a, q.Stream, !p.tunnel())
-					if err != nil {
-						t.Errorf("%s to %s: %v", s.name, p.kind.name, err)
-						return
-					}
-					same(t, s.name+" to "+p.kind.name, h, p.understood(said, q))
-					mu.Lock()
-					defer mu.Unlock()
-					served[p.kind.name] = true
-				})
-				if len(served) != len(names) {
-					t.Errorf("%s: only %v served", s.name, served)
-				}
-				m.AwaitIdle(limit)
+				m.eachServes(t, s)
 			}
 		})
 	}
+}
+
+// eachServes asks as often as there are nodes. Each provider answers when all of them have a request: each gets one.
+func (m *mixed) eachServes(t *testing.T, s speech) {
+	t.Helper()
+	said := sayings()["a call after words"]
+	if s.path == "/api/generate" {
+		said = sayings()["reasoning"]
+	}
+	var together sync.WaitGroup
+	together.Add(len(m.nodes))
+	m.says(func(x *fakeprovider.Exchange) {
+		together.Done()
+		together.Wait()
+		fakeprovider.Speak(said)(x)
+	})
+	served := make([]string, len(m.nodes))
+	all(len(m.nodes), func(i int) {
+		q := chatOf(i%2 == 0)
+		a, err := harness.Ask(m.HTTP(), s.request(q), limit)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		p, err := m.at(s, a)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		h, err := p.read(a, q.Stream, !p.tunnel())
+		if err != nil {
+			t.Errorf("%s to %s: %v", s.name, p.kind.name, err)
+			return
+		}
+		same(t, s.name+" to "+p.kind.name, h, p.understood(said, q))
+		served[i] = p.kind.name
+	})
+	slices.Sort(served)
+	if len(slices.Compact(served)) != len(m.nodes) {
+		t.Errorf("%s: only %v served", s.name, served)
+	}
+	m.AwaitIdle(limit)
 }
 
 // What no run can carry goes only to a node whose provider speaks the caller's dialect, and waits for it although another

@@ -338,30 +338,7 @@ func TestPairsCancelAtAnyMoment(t *testing.T) {
 			ends := map[string]int{}
 			all(4, func(i int) { // two of four wait
 				for round := range 10 {
-					id := fmt.Sprintf("run-%d-%d", i, round)
-					answer := make(chan *harness.Answer, 1)
-					go func() {
-						body := strings.Replace(p.write(chatOf(true)), "{", `{"run_id":"`+id+`",`, 1)
-						a, err := harness.Ask(p.HTTP(), harness.Post(p.path, body), limit)
-						if err != nil {
-							t.Error(err)
-						}
-						answer <- a
-					}()
-					<-time.After(time.Duration(round*i) * 300 * time.Microsecond)
-					cancel, err := harness.Ask(p.HTTP(), harness.Post(p.path+"/"+id+"/cancel", ""), limit)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					a := await(t, answer, "the run's end")
-					h, err := p.stream(a.Bytes, true)
-					end := fmt.Sprintf("%d: %v %s", cancel.StatusCode, h.Whole, h.Failed)
-					if a.StatusCode == 499 { // before its first event
-						end = fmt.Sprintf("%d: false cancelled", cancel.StatusCode)
-					} else if err != nil {
-						t.Errorf("%v: %s", err, a.Bytes)
-					}
+					end := p.cancelled(t, fmt.Sprintf("run-%d-%d", i, round), time.Duration(round*i)*300*time.Microsecond)
 					mu.Lock()
 					ends[end]++
 					mu.Unlock()
@@ -377,4 +354,32 @@ func TestPairsCancelAtAnyMoment(t *testing.T) {
 			t.Logf("%v", ends)
 		})
 	}
+}
+
+// cancelled starts a run and cancels it after a while. It returns what the cancel was answered, and how the run ended.
+func (p *pair) cancelled(t *testing.T, id string, after time.Duration) string {
+	t.Helper()
+	answer := make(chan *harness.Answer, 1)
+	go func() {
+		a, err := harness.Ask(p.HTTP(), harness.Post(p.path, strings.Replace(p.write(chatOf(true)), "{", `{"run_id":"`+id+`",`, 1)), limit)
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- a
+	}()
+	<-time.After(after)
+	cancel, err := harness.Ask(p.HTTP(), harness.Post(p.path+"/"+id+"/cancel", ""), limit)
+	if err != nil {
+		t.Error(err)
+		return "no answer"
+	}
+	a := await(t, answer, "the run's end")
+	if a.StatusCode == 499 { // before its first event
+		return fmt.Sprintf("%d: false cancelled", cancel.StatusCode)
+	}
+	h, err := p.stream(a.Bytes, true)
+	if err != nil {
+		t.Errorf("%v: %s", err, a.Bytes)
+	}
+	return fmt.Sprintf("%d: %v %s", cancel.StatusCode, h.Whole, h.Failed)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -170,65 +169,84 @@ type oddity struct {
 
 // oddities are what real providers do, by the path that a run goes to.
 func oddities() map[string][]oddity {
+	return map[string][]oddity{"/v1/chat/completions": openAIOddities(), "/v1/messages": anthropicOddities(), "/api/chat": ollamaOddities()}
+}
+
+// twoCalls and oneCall are answers with calls, which oddities tell in their own ways.
+func twoCalls() heard {
+	return heard{Calls: []fakeprovider.Call{{ID: "a", Name: "open", Arguments: `{"path":"a.rs"}`}, {ID: "b", Name: "open", Arguments: `{"path":"b.rs"}`}},
+		Finish: "tool_calls", Whole: true}
+}
+
+func oneCall() heard {
+	return heard{Text: "hi", Calls: []fakeprovider.Call{{Name: "open", Arguments: `{"path":"a.rs"}`}}, Finish: "tool_calls", Whole: true}
+}
+
+func openAIOddities() []oddity {
 	chunk := func(delta, finish, more string) string {
 		return `data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{` + delta + `},"finish_reason":` + finish + `}]` + more + "}\n\n"
 	}
 	const usage = `,"usage":{"prompt_tokens":65,"completion_tokens":251,"total_tokens":316}`
-	const last = "data: [DONE]\n\n"
-	hi, end := chunk(`"role":"assistant","content":"hi"`, "null", ""), chunk("", `"stop"`, "")
+	const counts, last = `data: {"choices":[]` + usage + "}\n\n", "data: [DONE]\n\n"
+	hi, end, null := chunk(`"role":"assistant","content":"hi"`, "null", ""), chunk("", `"stop"`, ""), chunk("", "null", `,"usage":null`)
 	tail := func(name string, rest ...string) oddity {
 		return oddity{name, hi + strings.Join(rest, "") + last, heard{Text: "hi", Finish: "stop", Usage: tokens(65, 251, 0), Whole: true}, false}
 	}
-	calls := heard{Calls: []fakeprovider.Call{{ID: "a", Name: "open", Arguments: `{"path":"a.rs"}`}, {ID: "b", Name: "open", Arguments: `{"path":"b.rs"}`}},
-		Finish: "tool_calls", Whole: true}
 	call := func(index, id, name, arguments string) string {
 		return chunk(`"tool_calls":[{`+index+id+`"function":{`+name+`"arguments":"`+arguments+`"}}]`, "null", "")
 	}
-	two := func(name, index string) oddity { // ST-29
+	two := func(name, index string) oddity {
 		a, b := call(index, `"id":"a",`, `"name":"open",`, `{\"path\":\"a.rs\"`), call(index, `"id":"b",`, `"name":"open",`, `{\"path\":\"b.rs\"`)
-		return oddity{name, a + call(index, "", "", "}") + b + call(index, "", "", "}") + chunk("", `"tool_calls"`, "") + last, calls, false}
+		return oddity{name, a + call(index, "", "", "}") + b + call(index, "", "", "}") + chunk("", `"tool_calls"`, "") + last, twoCalls(), false}
 	}
-	one := heard{Text: "hi", Calls: []fakeprovider.Call{{Name: "open", Arguments: `{"path":"a.rs"}`}}, Finish: "tool_calls", Whole: true}
-	line := func(more string) string { return `{"model":"m","created_at":"2026-11-29T13:05:25Z",` + more + "}\n" }
-	said := func(more string) string {
-		return line(`"message":{"role":"assistant","content":""` + more + `},"done":false`)
+	return []oddity{
+		// ST-26
+		tail("usage without choices", end, counts), tail("usage with an empty choice", end, chunk("", "null", usage)),
+		tail("usage with the finish reason", chunk("", `"stop"`, usage)),
+		tail("usage of null before and after", null, end, counts, null),                     // ST-28
+		two("calls without an index", ""), two("calls that are all number 0", `"index":0,`), // ST-29
+		// ST-30
+		{"a call without an id", hi + call(`"index":0,`, "", `"name":"open",`, "") + call(`"index":0,`, "", "", `{\"path\":\"a.rs\"}`) + chunk("", `"stop"`, "") + last, oneCall(), true},
+		{"no [DONE]", hi + end, heard{Text: "hi", Finish: "stop", Whole: true}, false},
+		{"no finish reason", hi + last, heard{Text: "hi", Finish: "", Whole: true}, false},
+		{"reasoning by another name", chunk(`"reasoning":"hm"`, "null", "") + hi + end + last, heard{Reasoning: "hm", Text: "hi", Finish: "stop", Whole: true}, false},
 	}
-	done := line(`"message":{"role":"assistant","content":""},"done":true,"done_reason":"stop"`)
+}
+
+func anthropicOddities() []oddity {
 	event := func(kind, more string) string {
 		return "event: " + kind + "\ndata: {\"type\":\"" + kind + "\"" + more + "}\n\n"
 	}
 	begin := event("message_start", `,"message":{"id":"m","type":"message","role":"assistant","model":"m","content":[],"usage":{"input_tokens":65,"output_tokens":1}}`)
-	return map[string][]oddity{
-		"/v1/chat/completions": {
-			// ST-26
-			tail("usage without choices", end, `data: {"choices":[]`+usage+"}\n\n"), tail("usage with an empty choice", end, chunk("", "null", usage)),
-			tail("usage with the finish reason", chunk("", `"stop"`, usage)),
-			// ST-28
-			tail("usage of null before and after", chunk("", "null", `,"usage":null`), end, `data: {"choices":[]`+usage+"}\n\n", chunk("", "null", `,"usage":null`)),
-			two("calls without an index", ""), two("calls that are all number 0", `"index":0,`),
-			// ST-30
-			{"a call without an id", hi + call(`"index":0,`, "", `"name":"open",`, "") + call(`"index":0,`, "", "", `{\"path\":\"a.rs\"}`) + chunk("", `"stop"`, "") + last, one, true},
-			{"no [DONE]", hi + end, heard{Text: "hi", Finish: "stop", Whole: true}, false},
-			{"no finish reason", hi + last, heard{Text: "hi", Finish: "", Whole: true}, false},
-			{"reasoning by another name", chunk(`"reasoning":"hm"`, "null", "") + hi + end + last, heard{Reasoning: "hm", Text: "hi", Finish: "stop", Whole: true}, false},
-		},
-		"/v1/messages": {
-			{"a call that begins with its input", begin + event("content_block_start", `,"index":0,"content_block":{"type":"text","text":"hi"}`) + event("content_block_stop", `,"index":0`) +
-				event("content_block_start", `,"index":1,"content_block":{"type":"tool_use","id":"","name":"open","input":{"path":"a.rs"}}`) +
-				event("message_delta", `,"delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":2}`),
-				heard{Text: "hi", Calls: one.Calls, Finish: "tool_calls", Usage: tokens(65, 2, 0), Whole: true}, true},
-			{"events and blocks that nobody knows", event("whatever", "") + begin + event("content_block_start", `,"index":0,"content_block":{"type":"oracle"}`) +
-				event("content_block_delta", `,"index":0,"delta":{"type":"oracle_delta","x":1}`) + event("content_block_stop", `,"index":0`) +
-				event("content_block_start", `,"index":1,"content_block":{"type":"text","text":"hi"}`) + event("message_delta", `,"delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":2}`) + event("message_stop", ""),
-				heard{Text: "hi", Finish: "stop", Usage: tokens(65, 2, 0), Whole: true}, false},
-		},
-		"/api/chat": {
-			// ST-29, ST-30
-			{"calls that are all number 0", said(`,"tool_calls":[{"id":"a","function":{"index":0,"name":"open","arguments":{"path":"a.rs"}}}]`) +
-				said(`,"tool_calls":[{"id":"b","function":{"index":0,"name":"open","arguments":{"path":"b.rs"}}}]`) + done, calls, false},
-			{"a call without an id", said(`,"tool_calls":[{"function":{"name":"open","arguments":{"path":"a.rs"}}}]`) + said(`,"thinking":""`) +
-				line(`"message":{"role":"assistant","content":"hi"},"done":true,"done_reason":"stop"`), one, true},
-		},
+	block := func(index, block string) string {
+		return event("content_block_start", `,"index":`+index+`,"content_block":{`+block+`}`)
+	}
+	end := func(reason string) string {
+		return event("message_delta", `,"delta":{"stop_reason":"`+reason+`"},"usage":{"output_tokens":2}`)
+	}
+	stop := event("content_block_stop", `,"index":0`)
+	called := oneCall()
+	called.Usage = tokens(65, 2, 0)
+	return []oddity{
+		{"a call that begins with its input, and no end", begin + block("0", `"type":"text","text":"hi"`) + stop +
+			block("1", `"type":"tool_use","id":"","name":"open","input":{"path":"a.rs"}`) + end("tool_use"), called, true},
+		{"events and blocks that nobody knows", event("whatever", "") + begin + block("0", `"type":"oracle"`) +
+			event("content_block_delta", `,"index":0,"delta":{"type":"oracle_delta","x":1}`) + stop + block("1", `"type":"text","text":"hi"`) +
+			end("end_turn") + event("message_stop", ""), heard{Text: "hi", Finish: "stop", Usage: tokens(65, 2, 0), Whole: true}, false},
+	}
+}
+
+func ollamaOddities() []oddity {
+	line := func(content, more, end string) string {
+		return `{"model":"m","created_at":"2026-11-29T13:05:25Z","message":{"role":"assistant","content":"` + content + `"` + more + `},` + end + "}\n"
+	}
+	const on, done = `"done":false`, `"done":true,"done_reason":"stop"`
+	call := func(id, path string) string {
+		return line("", `,"tool_calls":[{`+id+`"function":{"index":0,"name":"open","arguments":{"path":"`+path+`"}}}]`, on)
+	}
+	return []oddity{
+		{"calls that are all number 0", call(`"id":"a",`, "a.rs") + call(`"id":"b",`, "b.rs") + line("", "", done), twoCalls(), false}, // ST-29
+		{"a call without an id", call("", "a.rs") + line("", `,"thinking":""`, on) + line("hi", "", done), oneCall(), true},            // ST-30
 	}
 }
 
@@ -243,38 +261,44 @@ func TestRunsReadOddities(t *testing.T) {
 			}
 			p.says(fakeprovider.Raw(stream(fakeprovider.DialectOf(p.kind.runs).StreamType(), o.body)))
 			for _, streams := range []bool{true, false} {
-				a := p.ask(p.request(chatOf(streams)))
-				h, err := p.read(a, streams, true)
-				if err != nil {
-					t.Errorf("%s: %v", o.name, err)
-					continue
-				}
-				want := o.want
-				want.Calls = slices.Clone(want.Calls)
-				if want.Finish == "" && p.name != "runs" {
-					want.Finish = "stop" // their clients want a word
-				}
-				if p.name == "runs" && o.name == "a call without an id" && p.kind.name == "openai" {
-					want.Finish = "stop" // as the provider said; the others say what makes clients call
-				}
-				if o.id {
-					want.Calls[0].ID = h.Calls[0].ID
-					if h.Calls[0].ID == "" {
-						t.Errorf("%s: the call has no id", o.name)
-					}
-				}
-				same(t, fmt.Sprintf("%s, stream %v", o.name, streams), h, want)
-				line := map[string]any{"code": "ok"}
-				if u := want.Usage; u != nil {
-					maps.Copy(line, map[string]any{"input_tokens": u.Input, "output_tokens": u.Output})
-				} else {
-					noUsage(t, p.ended(a.Header))
-				}
-				wantLog(t, p.ended(a.Header), line)
+				p.odd(t, &o, streams)
 			}
 		}
 		if len(all) < 2 {
 			t.Fatal("nothing was read")
 		}
 	})
+}
+
+// odd asks for a run that is answered oddly.
+func (p *pair) odd(t *testing.T, o *oddity, streams bool) {
+	t.Helper()
+	a := p.ask(p.request(chatOf(streams)))
+	h, err := p.read(a, streams, true)
+	if err != nil {
+		t.Errorf("%s: %v", o.name, err)
+		return
+	}
+	want := o.want
+	want.Calls = slices.Clone(want.Calls)
+	if want.Finish == "" && p.name != "runs" {
+		want.Finish = "stop" // their clients want a word
+	}
+	if p.name == "runs" && o.name == "a call without an id" && p.kind.name == "openai" {
+		want.Finish = "stop" // as the provider said; the others say what makes clients call
+	}
+	if o.id && len(h.Calls) > 0 {
+		want.Calls[0].ID = h.Calls[0].ID
+		if h.Calls[0].ID == "" {
+			t.Errorf("%s: the call has no id", o.name)
+		}
+	}
+	same(t, fmt.Sprintf("%s, stream %v", o.name, streams), h, want)
+	line := p.ended(a.Header)
+	wantLog(t, line, map[string]any{"code": "ok"})
+	if u := want.Usage; u == nil {
+		noUsage(t, line)
+	} else {
+		wantLog(t, line, map[string]any{"input_tokens": u.Input, "output_tokens": u.Output})
+	}
 }

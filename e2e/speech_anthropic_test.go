@@ -15,19 +15,7 @@ func cutPrefix(s, prefix string) (string, bool) { return strings.CutPrefix(s, pr
 func writeAnthropic(q *fakeprovider.Asked) string {
 	body := raw(q.Options)
 	move(body, "stop", "stop_sequences")
-	if takeOption(body, "parallel_tool_calls") == "false" || q.Choice != "" {
-		choice := object{"type": "auto"}
-		switch name, named := cutPrefix(q.Choice, "tool "); {
-		case named:
-			choice = object{"type": "tool", "name": name}
-		case q.Choice == "required":
-			choice = object{"type": "any"}
-		case q.Choice != "":
-			choice = object{"type": q.Choice}
-		}
-		if q.Options["parallel_tool_calls"] == "false" {
-			choice["disable_parallel_tool_use"] = true
-		}
+	if choice := writeAnthropicChoice(q.Choice, takeOption(body, "parallel_tool_calls")); choice != nil {
 		body["tool_choice"] = choice
 	}
 	output := object{}
@@ -60,6 +48,24 @@ func writeAnthropic(q *fakeprovider.Asked) string {
 		body["tools"] = tools
 	}
 	return encode(body)
+}
+
+func writeAnthropicChoice(asked, parallel string) object {
+	choice := object{"type": "auto"}
+	switch name, named := cutPrefix(asked, "tool "); {
+	case named:
+		choice = object{"type": "tool", "name": name}
+	case asked == "required":
+		choice = object{"type": "any"}
+	case asked != "":
+		choice = object{"type": asked}
+	case parallel == "":
+		return nil
+	}
+	if parallel == "false" {
+		choice["disable_parallel_tool_use"] = true
+	}
+	return choice
 }
 
 // writeAnthropicTurns writes the conversation: what tools said is told with the user's next words.

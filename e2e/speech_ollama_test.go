@@ -174,18 +174,30 @@ func (h *heard) addOllama(text []byte, exact bool) error {
 		h.Text += *l.Response
 		h.Reasoning += l.Thinking
 	}
+	if err := h.addOllamaCalls(calls, exact); err != nil {
+		return fmt.Errorf("%w: %s", err, shorten(text))
+	}
+	switch {
+	case *l.Done:
+		return h.endOllama(&l, exact)
+	case l.Reason != "" || l.Input != nil || l.Total != 0:
+		return fmt.Errorf("tells the end's before it is done: %s", shorten(text))
+	}
+	return nil
+}
+
+func (h *heard) addOllamaCalls(calls []ollamaCall, exact bool) error {
 	for _, c := range calls {
 		if c.Function.Name == "" || exact && (c.ID == "" || c.Function.Index != len(h.Calls)) || !strings.HasPrefix(string(c.Function.Arguments), "{") {
-			return fmt.Errorf("not a call: %s", shorten(text))
+			return errors.New("not a call")
 		}
 		h.Calls = append(h.Calls, fakeprovider.Call{ID: c.ID, Name: c.Function.Name, Arguments: string(c.Function.Arguments)})
 	}
-	if !*l.Done {
-		if l.Reason != "" || l.Input != nil || l.Total != 0 {
-			return fmt.Errorf("tells the end's before it is done: %s", shorten(text))
-		}
-		return nil
-	}
+	return nil
+}
+
+// endOllama adds what the last line says.
+func (h *heard) endOllama(l *ollamaLine, exact bool) error {
 	if l.Reason == "" || exact && l.Total <= 0 {
 		return errors.New("an end without a reason, or without a time")
 	}

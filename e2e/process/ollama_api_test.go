@@ -19,20 +19,22 @@ var its = regexp.MustCompile(`"(created_at|created|total_duration|load_duration|
 
 func lasting(text string) string { return its.ReplaceAllString(text, `"$1":…`) }
 
-// What an Ollama answers itself is what its callers get through the edge: every path of its API, each dialect, and its
-// refusals. But for times and ids, which differ from one answer to the next, it is one of its own answers byte for byte.
-func TestOllamaAnswersTheSame(t *testing.T) {
-	o := startOllama(t, "")
-	s := ollamaSite(t, o, 4)
+// ollamaAsk is a request of one of an Ollama's APIs.
+type ollamaAsk struct{ name, path, body string }
+
+func ollamaAsks() []ollamaAsk {
 	const hi = `"messages":[{"role":"user","content":"hi"}]`
+	const think = `"messages":[{"role":"user","content":"think"}]`
 	const weather = `"messages":[{"role":"user","content":"weather?"}]`
-	for _, tt := range []struct{ name, path, body string }{
+	const answered = `"messages":[{"role":"user","content":"weather?"},{"role":"assistant","content":"","tool_calls":[{"function":{"name":"get_weather","arguments":{"city":"Seoul"}}}]},` +
+		`{"role":"tool","tool_name":"get_weather","content":"21"}]`
+	return []ollamaAsk{
 		{"chat", "/api/chat", `{"model":"tiny",` + hi + `}`},
 		{"chat, whole", "/api/chat", `{"model":"tiny","stream":false,` + hi + `}`},
-		{"think", "/api/chat", `{"model":"tiny","think":true,"messages":[{"role":"user","content":"think"}]}`},
-		{"think not", "/api/chat", `{"model":"tiny","think":false,"messages":[{"role":"user","content":"think"}]}`},
+		{"think", "/api/chat", `{"model":"tiny","think":true,` + think + `}`},
+		{"think not", "/api/chat", `{"model":"tiny","think":false,` + think + `}`},
 		{"tools", "/api/chat", `{"model":"tiny",` + weather + `,"tools":` + weatherTool + `}`},
-		{"a tool's answer", "/api/chat", `{"model":"tiny","tools":` + weatherTool + `,"messages":[{"role":"user","content":"weather?"},{"role":"assistant","content":"","tool_calls":[{"function":{"name":"get_weather","arguments":{"city":"Seoul"}}}]},{"role":"tool","tool_name":"get_weather","content":"21"}]}`},
+		{"a tool's answer", "/api/chat", `{"model":"tiny","tools":` + weatherTool + `,` + answered + `}`},
 		{"options that only an Ollama has", "/api/chat", `{"model":"tiny","options":{"num_ctx":2048,"repeat_penalty":1.1,"num_predict":3},` + hi + `}`},
 		{"generate", "/api/generate", `{"model":"tiny","prompt":"hi"}`},
 		{"generate, raw", "/api/generate", `{"model":"tiny","prompt":"x","raw":true,"stream":false}`},
@@ -46,15 +48,20 @@ func TestOllamaAnswersTheSame(t *testing.T) {
 		{"OpenAI, completions", "/v1/completions", `{"model":"tiny","prompt":"x","stream":true}`},
 		{"Anthropic", "/v1/messages", `{"model":"tiny","max_tokens":64,"stream":true,` + hi + `}`},
 		{"Anthropic, whole", "/v1/messages", `{"model":"tiny","max_tokens":64,` + hi + `}`},
-		{"Anthropic, thinking", "/v1/messages", `{"model":"tiny","max_tokens":64,"stream":true,"thinking":{"type":"enabled","budget_tokens":1024},"messages":[{"role":"user","content":"think"}]}`},
+		{"Anthropic, thinking", "/v1/messages", `{"model":"tiny","max_tokens":64,"stream":true,"thinking":{"type":"enabled","budget_tokens":1024},` + think + `}`},
 		{"a wrong type", "/api/chat", `{"model":"tiny","messages":"x"}`},
 		{"an effort that the model hasn't", "/v1/chat/completions", `{"model":"tiny","reasoning_effort":"high",` + hi + `}`},
 		{"no pictures", "/api/chat", `{"model":"tiny","messages":[{"role":"user","content":"hi","images":["AAAA"]}]}`},
-	} {
-		// The first answer loads the model; what is compared is alike.
-		if tt.name == "chat" {
-			s.ask(native(tt.path, tt.body))
-		}
+	}
+}
+
+// What an Ollama answers itself is what its callers get through the edge: every path of its API, each dialect, and its
+// refusals. But for times and ids, which differ from one answer to the next, it is one of its own answers byte for byte.
+func TestOllamaAnswersTheSame(t *testing.T) {
+	o := startOllama(t, "")
+	s := ollamaSite(t, o, 4)
+	s.ask(native("/api/generate", `{"model":"tiny"}`)) // loads it: what is compared is alike
+	for _, tt := range ollamaAsks() {
 		c := s.ask(native(tt.path, tt.body))
 		var direct *call
 		for range 20 { // an Ollama shuffles the members of some objects
@@ -79,7 +86,7 @@ func TestOllamaAnswersTheSame(t *testing.T) {
 		}
 		sameModels(t, path, direct.Models, edge.Models)
 	}
-	if c := s.ask(native("/api/chat", `{"model":"nope",`+hi+`}`)); c.status != 404 || !strings.Contains(c.text(), "not found") {
+	if c := s.ask(native("/api/chat", `{"model":"nope","messages":[{"role":"user","content":"hi"}]}`)); c.status != 404 || !strings.Contains(c.text(), "not found") {
 		t.Errorf("a model that isn't there: %s", c)
 	}
 }
@@ -107,6 +114,37 @@ func sameModels(t *testing.T, path string, direct, edge []map[string]any) {
 // understood is what a stream says, in whichever of the three dialects it is: each has its own names for its pieces.
 type understood struct{ text, reasoning, tool, arguments, finish string }
 
+// streamed is an event or a line of a stream, with what the dialects have in one.
+type streamed struct {
+	Choices []struct { // OpenAI
+		Delta struct {
+			Content   string
+			Reasoning string       `json:"reasoning_content"`
+			Calls     []calledTool `json:"tool_calls"`
+		}
+		Finish string `json:"finish_reason"`
+	}
+	Block struct{ Name string } `json:"content_block"` // Anthropic
+	Delta struct {
+		Text, Thinking string
+		Partial        string `json:"partial_json"`
+		Stop           string `json:"stop_reason"`
+	}
+	Message struct { // Ollama
+		Content  any
+		Thinking string
+		Calls    []calledTool `json:"tool_calls"`
+	}
+	Done string `json:"done_reason"`
+}
+
+type calledTool struct {
+	Function struct {
+		Name      string
+		Arguments json.RawMessage
+	}
+}
+
 func understand(t *testing.T, stream string) understood {
 	t.Helper()
 	var u understood
@@ -115,38 +153,11 @@ func understand(t *testing.T, stream string) understood {
 		if !strings.HasPrefix(line, "{") {
 			continue
 		}
-		type calls []struct {
-			Function struct {
-				Name      string
-				Arguments json.RawMessage
-			}
-		}
-		var e struct {
-			Choices []struct { // OpenAI
-				Delta struct {
-					Content   string
-					Reasoning string `json:"reasoning_content"`
-					Calls     calls  `json:"tool_calls"`
-				}
-				Finish string `json:"finish_reason"`
-			}
-			Block struct{ Name string } `json:"content_block"` // Anthropic
-			Delta struct {
-				Text, Thinking string
-				Partial        string `json:"partial_json"`
-				Stop           string `json:"stop_reason"`
-			}
-			Message struct { // Ollama
-				Content  any
-				Thinking string
-				Calls    calls `json:"tool_calls"`
-			}
-			Done string `json:"done_reason"`
-		}
+		var e streamed
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("%v in %q", err, line)
 		}
-		content, _ := e.Message.Content.(string)
+		content, _ := e.Message.Content.(string) // a list in Anthropic's dialect
 		u.text += e.Delta.Text + content
 		u.reasoning += e.Delta.Thinking + e.Message.Thinking
 		u.tool += e.Block.Name
