@@ -21,7 +21,8 @@ type account struct {
 	held      int           // places, of all connections
 	used      time.Duration // place-time over weight until at
 	at        time.Time
-	lines     []*line // in which somebody waits
+	lines     []*line        // in which somebody waits
+	queued    map[string]int // who waits, by Request.queue
 }
 
 // line is those of one principal who wait in one set, by arrival.
@@ -35,7 +36,7 @@ type line struct {
 func (s *Scheduler) accountLocked(r *Request, now time.Time) *account {
 	a := s.accounts[r.Principal]
 	if a == nil {
-		a = &account{principal: r.Principal, at: now}
+		a = &account{principal: r.Principal, at: now, queued: make(map[string]int)}
 		s.accounts[r.Principal] = a
 	}
 	a.settle(now)

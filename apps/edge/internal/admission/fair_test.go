@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"iop/packages/go/execution"
 )
 
 // caller keeps many requests of one principal in the system, each holding its place for a while once granted.
@@ -307,4 +309,62 @@ func TestEarliestOfEquals(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Whoever asks fastest doesn't get all of a full queue: who is over its share of it makes room for the others, and the
+// places are shared as ever.
+func TestSharesOfAFullQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		s.Publish(oneNode("n", 1))
+		ask := func(principal string, weight float64, run int) chan error {
+			r := request(name(principal, run))
+			r.Principal, r.Weight, r.Depth, r.Wait = principal, weight, 8, time.Hour
+			done := make(chan error, 1)
+			go func() {
+				_, err := s.Acquire(t.Context(), r)
+				done <- err
+			}()
+			synctest.Wait()
+			return done
+		}
+		refused := func(done chan error) bool {
+			select {
+			case err := <-done:
+				wantCode(t, execution.AsFailure(err, execution.OriginEdge), execution.CodeQueueFull)
+				return true
+			default:
+				return false
+			}
+		}
+		if err := <-ask("script", 1, 0); err != nil { // holds the one place
+			t.Fatal(err)
+		}
+		var script []chan error
+		for i := range 8 {
+			script = append(script, ask("script", 1, 1+i))
+		}
+		if !refused(ask("script", 1, 9)) {
+			t.Error("the queue is full, and the script isn't refused")
+		}
+		for i := range 4 {
+			if refused(ask("chat", 1, i)) {
+				t.Errorf("request %d of the chat was refused", i)
+			}
+			if !refused(script[7-i]) {
+				t.Errorf("the script's request %d didn't make room", 7-i)
+			}
+		}
+		if !refused(ask("chat", 1, 4)) || refused(script[3]) {
+			t.Error("the chat got more than its share")
+		}
+		if refused(ask("heavy", 3, 0)) {
+			t.Error("a third principal was refused")
+		}
+		if got := s.Snapshot().Queued; got != 8 {
+			t.Errorf("%d wait, want 8", got)
+		}
+		s.Drain()
+		synctest.Wait()
+	})
 }

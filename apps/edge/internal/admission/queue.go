@@ -100,14 +100,18 @@ func (s *Scheduler) enter(r *Request) (*Grant, *waiter, *execution.Failure) {
 		g, refusal := s.grantLocked(p, set, r, now)
 		return g, nil, refusal
 	}
-	if code := set.refuses(r, first, s.queued[r.queue()]); code != execution.CodeOK {
+	code := set.refuses(r, first, s.queued[r.queue()])
+	if code == execution.CodeQueueFull && r.Depth > 0 && r.Wait > 0 && s.makeRoomLocked(r, s.accountLocked(r, now), set, now) {
+		code = execution.CodeOK
+	}
+	if code != execution.CodeOK {
 		f := set.refusal(code, set.queued+1, now)
 		s.dropUnusedLocked(set)
 		return nil, nil, f
 	}
 	w := &waiter{req: r, set: set, queue: r.queue(), since: now, limit: r.Wait - r.ticket.waited, done: make(chan struct{})}
 	rank := s.joinLocked(w, s.accountLocked(r, now))
-	s.queued[w.queue]++
+	s.countLocked(w, 1)
 	if r.ticket.rank == 0 {
 		r.ticket.rank = rank
 	}
@@ -185,10 +189,8 @@ func (s *Scheduler) offerLocked(places []*place, now time.Time) {
 func (s *Scheduler) settleLocked(w *waiter, g *Grant, refusal *execution.Failure, now time.Time) {
 	w.req.ticket.waited += now.Sub(w.since)
 	w.grant, w.refusal, w.settled = g, refusal, true
+	s.countLocked(w, -1)
 	s.partLocked(w)
-	if s.queued[w.queue]--; s.queued[w.queue] == 0 {
-		delete(s.queued, w.queue)
-	}
 	close(w.done)
 }
 

@@ -93,8 +93,10 @@ type Request struct {
 
 	// Queue names those whose number Depth bounds: the sets of one route whose target the caller chooses wait in one
 	// queue, or every name that callers think of would get a queue of its own. "" = the set.
-	Queue    string
-	Depth    int           // how many may wait in the queue; a first arrival beyond it is refused. 0 = nobody waits
+	Queue string
+	// Depth is how many may wait in the queue, 0 = nobody. Of a first arrival beyond it and of those who wait the last
+	// one is refused of the principal that has most of the queue over its weight.
+	Depth    int
 	Wait     time.Duration // how long this request may wait in all. 0 = not at all
 	FailFast bool          // refused with no_node, instead of waiting, while it has no candidate
 	Exclude  []Place       // no candidates for this request, whatever Match says. Changed between two Acquire only
