@@ -100,13 +100,16 @@ func TestNodesThatAreRefused(t *testing.T) {
 	ca := identitytest.NewCA(t, "ca")
 	twin := identitytest.NewCA(t, "ca") // the same name and trust domain, another key
 	foreign := identitytest.NewCA(t, "foreign", func(c *x509.Certificate) { c.PermittedURIDomains = []string{"other.test"} })
-	edge, _ := identitytest.Open(t, ca.Edge(t), ca)
+	// One that isn't constrained to a trust domain, as others' CAs may be.
+	free := identitytest.NewCA(t, "free", func(c *x509.Certificate) { c.PermittedURIDomains = nil })
+	edge, _ := identitytest.Open(t, ca.Edge(t), ca, free)
 	const id = "spiffe://iop.test/iop/node/gpu-1"
 	for name, leaf := range map[string]identitytest.Leaf{
 		"other CA, same trust domain":  twin.Leaf(t, id),
 		"foreign CA":                   foreign.Leaf(t, "spiffe://other.test/iop/node/gpu-1"),
 		"foreign CA for our domain":    foreign.Leaf(t, id),
 		"our CA for another domain":    ca.Leaf(t, "spiffe://other.test/iop/node/gpu-1"),
+		"a trusted CA, another domain": free.Leaf(t, "spiffe://other.test/iop/node/gpu-1"),
 		"expired":                      ca.Leaf(t, id, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }),
 		"not yet valid":                ca.Leaf(t, id, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }),
 		"no URI name":                  ca.Leaf(t, ""),
@@ -258,8 +261,9 @@ func TestNoSessionIsResumed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kept := &tickets{ClientSessionCache: tls.NewLRUClientSessionCache(8)}
 	cfg := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{identity.ALPN}, Certificates: []tls.Certificate{pair},
-		ClientSessionCache: tls.NewLRUClientSessionCache(8), ServerName: "edge"}
+		ClientSessionCache: kept, ServerName: "edge"}
 	for range 3 {
 		c, s := pipe(t)
 		accepted := accept(t, edge, s)
@@ -279,4 +283,20 @@ func TestNoSessionIsResumed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if kept.n != 0 {
+		t.Errorf("%d tickets were given out", kept.n)
+	}
+}
+
+// tickets counts what a client was given to resume with.
+type tickets struct {
+	tls.ClientSessionCache
+	n int
+}
+
+func (k *tickets) Put(key string, s *tls.ClientSessionState) {
+	if s != nil {
+		k.n++
+	}
+	k.ClientSessionCache.Put(key, s)
 }

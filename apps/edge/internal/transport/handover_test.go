@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"net"
 	"testing"
 	"time"
 
@@ -99,6 +100,31 @@ func TestHandoverByAnother(t *testing.T) {
 	}
 	if cur := s.Registry.Current("a"); cur == nil || cur.Generation != old.Generation() || cur.State() != node.StateReady {
 		t.Error("the live connection was touched")
+	}
+}
+
+// Another process that comes in the place of one that is dead replaces it, whatever it says: nothing is left to be
+// finished there.
+func TestHandoverOfADeadConnection(t *testing.T) {
+	s := newManaged(t, transport.Timers{Probe: 300 * time.Millisecond})
+	bare, err := net.Dial("tcp", s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cable := &edgetest.Cable{Conn: bare}
+	old := edgetest.Connect(t, s.dialOver(cable, s.ca.Node(t, "a")), edgetest.NodeOptions{Hello: edgetest.Hello("a")})
+	before := s.Registry.Current("a")
+	cable.Silence()
+	hello := handoverHello(old.Generation())
+	hello.InstanceId = edgetest.Instance("next")
+	if resp, err := edgetest.Register(s.dial(s.ca.Node(t, "a")), hello); err != nil || !resp.GetAccepted() {
+		t.Fatal(resp, err)
+	}
+	s.seen.want(t, events.KindFenced, "superseded")
+	select {
+	case <-before.HandedOver():
+		t.Error("handed over by somebody else")
+	default:
 	}
 }
 

@@ -52,15 +52,20 @@ func managedNodes() []config.NodeRecord {
 // dial opens TLS to the edge as a node with this certificate. Whether the edge accepts it shows with the first read.
 func (s *managedSite) dial(leaf identitytest.Leaf) *tls.Conn {
 	s.t.Helper()
-	pair, err := tls.X509KeyPair(leaf.CertPEM, leaf.KeyPEM)
-	if err != nil {
-		s.t.Fatal(err)
-	}
 	bare, err := net.Dial("tcp", s.Addr())
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { bare.Close() })
+	return s.dialOver(bare, leaf)
+}
+
+func (s *managedSite) dialOver(bare net.Conn, leaf identitytest.Leaf) *tls.Conn {
+	s.t.Helper()
+	pair, err := tls.X509KeyPair(leaf.CertPEM, leaf.KeyPEM)
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	c := tls.Client(bare, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{identity.ALPN},
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }})
 	if err := c.HandshakeContext(s.t.Context()); err != nil {
