@@ -12,7 +12,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// pipeLimit is how long a configuration may take that comes by a pipe.
+const pipeLimit = 10 * time.Second
 
 // maxFile is the longest configuration file: thousands of nodes, and nothing that exhausts memory.
 const maxFile = 4 << 20
@@ -107,7 +113,9 @@ func readFile(path string) ([]byte, error) {
 	if path == "" {
 		return nil, &Errors{List: []Problem{{Text: "no configuration file named; give one with -c FILE"}}}
 	}
-	f, err := os.Open(path)
+	// Without waiting: a pipe that stands in the file's place for a moment would hold up a program that reloads until
+	// somebody writes into it, and with it every later reload and the end of the program.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		text := "can't be read: " + plainError(err).Error()
 		if errors.Is(err, fs.ErrNotExist) {
@@ -116,6 +124,7 @@ func readFile(path string) ([]byte, error) {
 		return nil, fileError(path, text)
 	}
 	defer f.Close()
+	_ = f.SetReadDeadline(time.Now().Add(pipeLimit)) // a regular file has none, and needs none
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, fileError(path, "can't be read: "+plainError(err).Error())
