@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// retryInterval is how often files that can't be used are read again though they didn't change: a certificate may
-	// only become valid in a moment.
-	retryInterval = 5 * time.Second
+	// rereadInterval is how often the files are read although nobody saw them change: a certificate may only become
+	// valid in a moment, and one that was replaced while this program started would go by unseen.
+	rereadInterval = 5 * time.Second
 	// expirySoon is the least rest of a certificate's life at which its end is warned of, if that is less than a fifth
 	// of it.
 	expirySoon = 7 * 24 * time.Hour
@@ -36,7 +36,7 @@ func FollowIdentity(ctx context.Context, s *identity.Source, asked <-chan struct
 	}()
 	defer func() { <-watched }()
 	f.expiry()
-	tick := time.NewTicker(retryInterval)
+	tick := time.NewTicker(rereadInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -48,9 +48,7 @@ func FollowIdentity(ctx context.Context, s *identity.Source, asked <-chan struct
 			f.wrong = ""
 			f.reload()
 		case <-tick.C:
-			if f.wrong != "" {
-				f.reload()
-			}
+			f.reload()
 			f.expiry()
 		}
 	}
