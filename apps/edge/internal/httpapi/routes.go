@@ -38,6 +38,9 @@ func Endpoints() []Endpoint {
 	return slices.Concat(openAIEndpoints(), anthropicEndpoints(), ollamaEndpoints(), runEndpoints())
 }
 
+// responsesPath is where a request may ask to be run in the background.
+const responsesPath = "/v1/responses"
+
 func openAIEndpoints() []Endpoint {
 	chat := openai.Chat()
 	encode := chat.EncodeError
@@ -45,7 +48,7 @@ func openAIEndpoints() []Endpoint {
 		{http.MethodPost, "/v1/chat/completions", AccessPrincipal, (*Handler).forward, encode, chat},
 		{http.MethodPost, "/v1/completions", AccessPrincipal, (*Handler).forward, encode, nil},
 		{http.MethodPost, "/v1/embeddings", AccessPrincipal, (*Handler).forward, encode, nil},
-		{http.MethodPost, "/v1/responses", AccessPrincipal, (*Handler).forward, encode, nil},
+		{http.MethodPost, responsesPath, AccessPrincipal, (*Handler).forward, encode, nil},
 		{http.MethodGet, modelsPath, AccessPrincipal, (*Handler).listModels, encode, nil},
 		{http.MethodGet, modelPath + idMark, AccessPrincipal, (*Handler).getModel, encode, nil},
 	}

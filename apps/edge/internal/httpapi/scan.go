@@ -20,6 +20,7 @@ type request struct {
 	model      string // decoded
 	start, end int64  // the bytes of the model's value in the body, quotes included
 	stream     bool   // "stream": true
+	background bool   // background is neither false nor null
 }
 
 // scanError says why a body isn't a request. Its text never holds bytes of the body.
@@ -33,7 +34,7 @@ func (e *scanError) Error() string { return e.text }
 
 var errCut = errors.New("the JSON ends too early")
 
-// scanner walks a JSON text once, checks all of its syntax and keeps nothing but the top-level model and stream. It
+// scanner walks a JSON text once, checks all of its syntax and keeps nothing but the top-level model, stream and background. It
 // reads piece by piece, so that a body on disk is never loaded whole.
 type scanner struct {
 	src   io.Reader // nil = all of the text is in piece
@@ -140,6 +141,8 @@ func (s *scanner) member(q *request) error {
 		return &scanError{param: "model", text: `request body: a key that differs from "model" only in case; spell it "model"`}
 	case key == "stream":
 		q.stream = c == 't'
+	case strings.EqualFold(key, "background"):
+		q.background = q.background || c != 'f' && c != 'n' // some providers take 1 and "yes" for true
 	}
 	return s.value(c, 1)
 }

@@ -32,6 +32,11 @@ func (h *Handler) forward(c *call) *refusal {
 	if err != nil {
 		return scanRefusal(err)
 	}
+	if q.background && c.endpoint.Path == responsesPath {
+		// The provider would go on behind an answer that has ended: without a place, whatever the caller's limits, and
+		// for a result that can't be fetched here.
+		return badRequest("background", "background: isn't supported here; leave it out, and stream a response that takes long")
+	}
 	f, ref := h.resolve(c, q.model)
 	if ref != nil {
 		return ref
