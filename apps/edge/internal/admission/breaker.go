@@ -4,7 +4,7 @@ import "time"
 
 // How a breaker behaves.
 const (
-	breakerFailures = 5 // in a row
+	breakerFailures = 5 // in a row, unless the configuration says otherwise
 	breakerPause    = 5 * time.Second
 	breakerMost     = 2 * time.Minute
 )
@@ -14,6 +14,7 @@ const (
 // a pause one execution tries; its success closes the breaker, its failure doubles the pause.
 type breaker struct {
 	failures int // in a row
+	most     int // of them
 	why      string
 	until    time.Time // when the next may try; meaningful when tripped
 	pause    time.Duration
@@ -21,7 +22,7 @@ type breaker struct {
 	wake     *time.Timer
 }
 
-func (b *breaker) tripped() bool { return b.failures >= breakerFailures }
+func (b *breaker) tripped() bool { return b.failures >= b.most }
 
 // closed reports whether a grant is permitted: always, or, when it tripped, one after the pause.
 func (b *breaker) closed(now time.Time) bool {
@@ -32,14 +33,14 @@ func (b *breaker) reset() {
 	if b.wake != nil {
 		b.wake.Stop()
 	}
-	*b = breaker{}
+	*b = breaker{most: b.most}
 }
 
 // breakerOf returns the breaker of a node's adapter.
 func (e *nodeEntry) breakerOf(adapter string) *breaker {
 	b := e.breakers[adapter]
 	if b == nil {
-		b = &breaker{}
+		b = &breaker{most: e.failures}
 		if e.breakers == nil {
 			e.breakers = make(map[string]*breaker)
 		}

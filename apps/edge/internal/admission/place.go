@@ -16,6 +16,7 @@ type nodeEntry struct {
 	floor   uint64 // generations below it are over
 	// breakers are by adapter. Adapters that aren't configured any more leave theirs behind: few, and small.
 	breakers map[string]*breaker
+	failures int // in a row, which trip them
 }
 
 // conn is one connection of a node as far as its places go. Everything here is guarded by Scheduler.mu.

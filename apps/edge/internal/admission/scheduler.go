@@ -9,6 +9,7 @@
 package admission
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -26,6 +27,8 @@ type Config struct {
 	// OnUnconfirmed is called, from a goroutine of its own and without a lock held, when a place of that connection
 	// was held longer than ConfirmLimit; once a connection. It is expected to fence it. Nil = nobody is told.
 	OnUnconfirmed func(node string, generation uint64)
+	// Failures is how many in a row take an adapter out for a while. Zero = 5.
+	Failures int
 }
 
 // Scheduler admits runs to places. The zero value is not usable, use [New]. All methods may be called concurrently;
@@ -33,6 +36,7 @@ type Config struct {
 type Scheduler struct {
 	confirmLimit  time.Duration
 	onUnconfirmed func(node string, generation uint64)
+	failures      int
 
 	mu          sync.Mutex
 	draining    bool
@@ -58,6 +62,7 @@ func New(cfg Config) *Scheduler {
 	s := &Scheduler{
 		confirmLimit:  cfg.ConfirmLimit,
 		onUnconfirmed: cfg.OnUnconfirmed,
+		failures:      cmp.Or(cfg.Failures, breakerFailures),
 		nodes:         make(map[string]*nodeEntry),
 		conns:         make(map[connKey]*conn),
 		sets:          make(map[string]*candidateSet),
@@ -183,7 +188,7 @@ func (s *Scheduler) Drain() {
 func (s *Scheduler) entryLocked(node string) *nodeEntry {
 	e := s.nodes[node]
 	if e == nil {
-		e = &nodeEntry{}
+		e = &nodeEntry{failures: s.failures}
 		s.nodes[node] = e
 	}
 	return e

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"iop/packages/go/patience"
 	link "iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -104,9 +105,14 @@ func Run(t testing.TB, c net.Conn, resp *pb.RegisterResponse, o NodeOptions) *No
 // Dial connects to an edge on loopback and registers as the node with this id.
 func Dial(t testing.TB, e *Edge, id string, o NodeOptions) *Node {
 	t.Helper()
-	c, err := net.Dial("tcp", e.Addr())
-	if err != nil {
-		t.Fatal(err)
+	var c net.Conn
+	if l, ok := e.Listener.(*Listener); ok {
+		c = l.Dial()
+	} else {
+		var err error
+		if c, err = net.Dial("tcp", e.Addr()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if o.Hello == nil {
 		o.Hello = Hello(id)
@@ -179,7 +185,7 @@ func Await[T any](t testing.TB, n *Node, limit time.Duration, pick func(*pb.Edge
 func (n *Node) AwaitReady(t testing.TB, running ...*pb.RunningExecution) {
 	t.Helper()
 	n.Ready(running...)
-	Await(t, n, 10*time.Second, (*pb.EdgeControl).GetReadyAck)
+	Await(t, n, patience.Limit, (*pb.EdgeControl).GetReadyAck)
 }
 
 type nodeHandler Node
@@ -208,7 +214,7 @@ func (h *nodeHandler) Work(s *link.Stream) {
 // AnswerStatus reads an open. A TRANSPORT_STATUS command is answered; anything else is rejected as busy. It returns
 // the open.
 func AnswerStatus(s *link.Stream) (*pb.WorkOpen, error) {
-	open, err := s.ReadOpen(10 * time.Second)
+	open, err := s.ReadOpen(patience.Limit)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
@@ -126,51 +127,55 @@ func TestFollowers(t *testing.T) {
 // What ends a run whose node is away, and what becomes of it: the outcome is at once, and the node is told when it is
 // back, on that connection, and only if it has the run still.
 func TestDetachedEnds(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		cfg   Config
-		spec  func(*RunSpec)
-		do    func(r *rig)
-		code  execution.Code
-		cause pb.CancelCause
-	}{
-		{name: "cancelled", do: func(r *rig) { r.svc.Cancel("run-1", execution.CauseAPI) }, code: execution.CodeCancelled, cause: toldAPI},
-		{name: "deadline", spec: func(s *RunSpec) { s.Deadline = 4 * short }, code: execution.CodeDeadline, cause: toldDeadline},
-		{name: "detached limit", cfg: Config{DetachedLimit: 2 * short}, code: execution.CodeNodeLost, cause: pb.CancelCause_CANCEL_CAUSE_LINK_LOST},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, setup{service: c.cfg, work: says})
-			spec := r.inBackground("run-1")
-			if c.spec != nil {
-				c.spec(spec)
-			}
-			h := r.start(spec, &listener{})
-			heardSomething(r, h)
-			cut(r, h)
-			r.poll("detached or over", func() bool { s := r.stateOf("run-1"); return s != StateRunning })
-			if c.do != nil {
-				c.do(r)
-			}
-			if o := r.result(h); code(o) != c.code {
-				t.Fatalf("%+v", o)
-			}
-			n := r.join("a", 2, 4, says, running("run-1", 1), running("other", 1))
-			if cause := n.awaitCancel("run-1"); cause != c.cause {
-				t.Errorf("the node was told %v", cause)
-			}
-			if v, _ := r.svc.Run("run-1"); v.Live || v.Code != c.code.String() {
-				t.Errorf("%+v", v)
-			}
-			n.far.SendRunEnded(end("run-1", 1, statusCancelled, execution.CodeCancelled))
-			n.far.SendRunEnded(end("other", 1, statusComplete, 0))
-			n.awaitAck("run-1")
-			r.idle()
-			r.once("run-1")
-			if n.cancelCount() != 1 {
-				t.Errorf("%d cancels", n.cancelCount())
-			}
-		})
-	}
+	patience.Alone(t, func(t *testing.T) {
+		for _, c := range []struct {
+			name  string
+			cfg   Config
+			spec  func(*RunSpec)
+			do    func(r *rig)
+			code  execution.Code
+			cause pb.CancelCause
+		}{
+			{name: "cancelled", do: func(r *rig) { r.svc.Cancel("run-1", execution.CauseAPI) }, code: execution.CodeCancelled, cause: toldAPI},
+			{name: "deadline", spec: func(s *RunSpec) { s.Deadline = 4 * short }, code: execution.CodeDeadline, cause: toldDeadline},
+			{name: "detached limit", cfg: Config{DetachedLimit: 2 * short}, code: execution.CodeNodeLost, cause: pb.CancelCause_CANCEL_CAUSE_LINK_LOST},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				patience.Bubble(t, func(t *testing.T) {
+					r := newRig(t, setup{service: c.cfg, work: says})
+					spec := r.inBackground("run-1")
+					if c.spec != nil {
+						c.spec(spec)
+					}
+					h := r.start(spec, &listener{})
+					heardSomething(r, h)
+					cut(r, h)
+					r.poll("detached or over", func() bool { s := r.stateOf("run-1"); return s != StateRunning })
+					if c.do != nil {
+						c.do(r)
+					}
+					if o := r.result(h); code(o) != c.code {
+						t.Fatalf("%+v", o)
+					}
+					n := r.join("a", 2, 4, says, running("run-1", 1), running("other", 1))
+					if cause := n.awaitCancel("run-1"); cause != c.cause {
+						t.Errorf("the node was told %v", cause)
+					}
+					if v, _ := r.svc.Run("run-1"); v.Live || v.Code != c.code.String() {
+						t.Errorf("%+v", v)
+					}
+					n.far.SendRunEnded(end("run-1", 1, statusCancelled, execution.CodeCancelled))
+					n.far.SendRunEnded(end("other", 1, statusComplete, 0))
+					n.awaitAck("run-1")
+					r.idle()
+					r.once("run-1")
+					if n.cancelCount() != 1 {
+						t.Errorf("%d cancels", n.cancelCount())
+					}
+				})
+			})
+		}
+	})
 }
 
 // A run that was adopted is cancelled on the connection that adopted it, and can be detached and adopted again.
@@ -328,7 +333,7 @@ func TestDepart(t *testing.T) {
 	heardSomething(r, h)
 	n := r.node("a", 1)
 	r.svc.Drain()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.Limit)
 	defer cancel()
 	if err := r.svc.Wait(ctx); err != nil {
 		t.Error(err)

@@ -6,6 +6,7 @@ import (
 
 	"iop/apps/edge/internal/admission"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
@@ -91,20 +92,22 @@ func TestWhoseWordCounts(t *testing.T) {
 
 // Another node's word on the end doesn't start the wait for the terminal either.
 func TestStrangersEnd(t *testing.T) {
-	r := newRig(t, setup{nodes: []string{"a", "b"}, service: terminalSoon, work: func(w *work) {
-		w.accept()
-		w.node.rig.node("b", 1).noCancel("run-1") // b has said its word
-		pause(w, 3*short)
-		w.complete("stop")
-	}})
-	spec := r.inBackground("run-1")
-	spec.Node = "a"
-	h := r.start(spec, &listener{})
-	r.poll("sent", func() bool { v, _ := r.svc.Run("run-1"); return v.Node == "a" })
-	r.node("b", 1).far.SendRunEnded(end("run-1", 1, statusComplete, 0))
-	if o := r.result(h); !o.OK() {
-		t.Errorf("%+v", o)
-	}
+	onFakeTime(t, func(t *testing.T) {
+		r := newRig(t, setup{nodes: []string{"a", "b"}, service: terminalSoon, work: func(w *work) {
+			w.accept()
+			w.node.rig.node("b", 1).noCancel("run-1") // b has said its word
+			pause(w, 3*short)
+			w.complete("stop")
+		}})
+		spec := r.inBackground("run-1")
+		spec.Node = "a"
+		h := r.start(spec, &listener{})
+		r.poll("sent", func() bool { v, _ := r.svc.Run("run-1"); return v.Node == "a" })
+		r.node("b", 1).far.SendRunEnded(end("run-1", 1, statusComplete, 0))
+		if o := r.result(h); !o.OK() {
+			t.Errorf("%+v", o)
+		}
+	})
 }
 
 // An adopted run that fails by its node's word, or that the edge leaves behind, needs no cancel.
@@ -130,44 +133,50 @@ func TestAdoptedNeedsNoCancel(t *testing.T) {
 
 // The detached limit counts from each loss anew, and not while the node has the run.
 func TestDetachedLimit(t *testing.T) {
-	r, h := away(t, Config{DetachedLimit: 4 * short})
-	n := r.join("a", 2, 4, says, running("run-1", 1))
-	r.untilState("run-1", StateRunning)
-	<-time.After(6 * short)
-	if s := r.stateOf("run-1"); s != StateRunning {
-		t.Errorf("an adopted run is %s", s)
-	}
-	n.leave()
-	since := time.Now()
-	if o := r.result(h); code(o) != execution.CodeNodeLost {
-		t.Errorf("%+v", o)
-	}
-	if took := time.Since(since); took < 3*short || took > soon {
-		t.Errorf("the limit took %v", took)
-	}
-	r.once("run-1")
+	onFakeTime(t, func(t *testing.T) {
+		r, h := away(t, Config{DetachedLimit: 4 * short})
+		n := r.join("a", 2, 4, says, running("run-1", 1))
+		r.untilState("run-1", StateRunning)
+		<-time.After(6 * short)
+		if s := r.stateOf("run-1"); s != StateRunning {
+			t.Errorf("an adopted run is %s", s)
+		}
+		n.leave()
+		since := time.Now()
+		if o := r.result(h); code(o) != execution.CodeNodeLost {
+			t.Errorf("%+v", o)
+		}
+		if took := time.Since(since); took != 4*short {
+			t.Errorf("the limit took %v", took)
+		}
+		r.once("run-1")
+	})
 }
 
 // A node that comes back without a background run, and doesn't say how it ended, has lost it: a node that was killed
 // before it could write it down. Its caller isn't left waiting for the node to come back once more. An end that comes
 // late counts.
 func TestNodeComesBackWithoutTheRun(t *testing.T) {
-	for name, say := range map[string]func(n *fakeNode){
-		"says nothing": nil,
-		"says its end": func(n *fakeNode) { n.far.SendRunEnded(end("run-1", 1, statusComplete, 0)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			r, h := away(t, Config{DetachedLimit: time.Hour, TerminalWait: 4 * short})
-			n := r.join("a", 2, 4, says)
-			if say != nil {
-				say(n)
-			}
-			o := r.result(h)
-			if want := map[bool]execution.Code{false: execution.CodeNodeLost, true: execution.CodeOK}[say != nil]; code(o) != want {
-				t.Errorf("%v, want %v", o.Failure, want)
-			}
-			r.once("run-1")
-			r.idle()
-		})
-	}
+	patience.Alone(t, func(t *testing.T) {
+		for name, say := range map[string]func(n *fakeNode){
+			"says nothing": nil,
+			"says its end": func(n *fakeNode) { n.far.SendRunEnded(end("run-1", 1, statusComplete, 0)) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				patience.Bubble(t, func(t *testing.T) {
+					r, h := away(t, Config{DetachedLimit: time.Hour, TerminalWait: 4 * short})
+					n := r.join("a", 2, 4, says)
+					if say != nil {
+						say(n)
+					}
+					o := r.result(h)
+					if want := map[bool]execution.Code{false: execution.CodeNodeLost, true: execution.CodeOK}[say != nil]; code(o) != want {
+						t.Errorf("%v, want %v", o.Failure, want)
+					}
+					r.once("run-1")
+					r.idle()
+				})
+			})
+		}
+	})
 }

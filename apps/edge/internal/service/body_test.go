@@ -71,27 +71,29 @@ func TestRequestBodies(t *testing.T) {
 // HT-13: the provider answers before it has read a big upload. The answer reaches the caller, nobody reads the body
 // afterwards, and the place is free.
 func TestEarlyAnswer(t *testing.T) {
-	r := newRig(t, setup{work: func(w *work) {
-		w.accept()
-		w.head(413)
-		w.body("too much")
-		w.end(8)
-	}})
-	tunnel, body := r.tunnel("run-1", ""), &watched{Reader: bytes.NewReader(random(20 << 20))}
-	tunnel.Body = body
-	since := time.Now()
-	o, c := r.run(tunnel)
-	body.over.Store(true)
-	if !o.OK() || o.Status != 413 || c.text() != "too much" {
-		t.Errorf("%+v, %q", o, c.text())
-	}
-	if took := time.Since(since); took > 2*time.Second {
-		t.Errorf("it took %v", took)
-	}
-	r.idle()
-	if n := body.after.Load(); n != 0 {
-		t.Errorf("the body was read %d times after the run's end", n)
-	}
+	onFakeTime(t, func(t *testing.T) {
+		r := newRig(t, setup{work: func(w *work) {
+			w.accept()
+			w.head(413)
+			w.body("too much")
+			w.end(8)
+		}})
+		tunnel, body := r.tunnel("run-1", ""), &watched{Reader: bytes.NewReader(random(20 << 20))}
+		tunnel.Body = body
+		since := time.Now()
+		o, c := r.run(tunnel)
+		body.over.Store(true)
+		if !o.OK() || o.Status != 413 || c.text() != "too much" {
+			t.Errorf("%+v, %q", o, c.text())
+		}
+		if took := time.Since(since); took > 0 {
+			t.Errorf("it took %v", took)
+		}
+		r.idle()
+		if n := body.after.Load(); n != 0 {
+			t.Errorf("the body was read %d times after the run's end", n)
+		}
+	})
 }
 
 // protocol.md 3.4 row 3: a big body is refused while it is being written. The writer ends, and the next attempt sends
@@ -118,24 +120,26 @@ func TestRefusedWhileSending(t *testing.T) {
 
 // The caller leaves while its big body is being written to a node that doesn't read.
 func TestCallerLeavesWhileSending(t *testing.T) {
-	proceed := make(chan struct{})
-	r := newRig(t, setup{work: func(w *work) { w.accept(); <-proceed }})
-	tunnel, body := r.tunnel("run-1", ""), &watched{Reader: bytes.NewReader(random(8 << 20))}
-	tunnel.Body = body
-	p := r.submit(tunnel, &recorder{})
-	untilAccepted(r, p)
-	since := time.Now()
-	p.leave()
-	o := r.outcome(p)
-	body.over.Store(true)
-	if took := time.Since(since); code(o) != execution.CodeClientGone || took > soon {
-		t.Errorf("%v after %v", o.Failure, took)
-	}
-	close(proceed)
-	r.idle()
-	if n := body.after.Load(); n != 0 {
-		t.Errorf("the body was read %d times after the run's end", n)
-	}
+	onFakeTime(t, func(t *testing.T) {
+		proceed := make(chan struct{})
+		r := newRig(t, setup{work: func(w *work) { w.accept(); <-proceed }})
+		tunnel, body := r.tunnel("run-1", ""), &watched{Reader: bytes.NewReader(random(8 << 20))}
+		tunnel.Body = body
+		p := r.submit(tunnel, &recorder{})
+		untilAccepted(r, p)
+		since := time.Now()
+		p.leave()
+		o := r.outcome(p)
+		body.over.Store(true)
+		if took := time.Since(since); code(o) != execution.CodeClientGone || took > 0 {
+			t.Errorf("%v after %v", o.Failure, took)
+		}
+		close(proceed)
+		r.idle()
+		if n := body.after.Load(); n != 0 {
+			t.Errorf("the body was read %d times after the run's end", n)
+		}
+	})
 }
 
 // slowBody takes its time in one read.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
@@ -183,8 +184,8 @@ func (r *rig) result(h *hearing) *Outcome {
 	select {
 	case o := <-h.done:
 		return o
-	case <-time.After(patience):
-		r.Fatalf("no outcome within %v", patience)
+	case <-time.After(patience.Limit):
+		r.Fatalf("no outcome within %v", patience.Limit)
 		return nil
 	}
 }

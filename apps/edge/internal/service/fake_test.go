@@ -13,6 +13,7 @@ import (
 
 	"iop/apps/edge/internal/admission"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -48,7 +49,7 @@ func (r *rig) join(id string, generation uint64, capacity int, script func(w *wo
 	if r.dial != nil {
 		near = r.dial(near)
 	}
-	cfg := transport.Config{StreamReset: time.Second, Log: zerolog.Nop()}
+	cfg := transport.Config{StreamReset: patience.Limit, Log: zerolog.Nop()}
 	n.edge, n.far = transport.NewEdgeLink(near, cfg, n), transport.NewNodeLink(far, cfg, (*farEnd)(n))
 	n.Link = n.edge
 	n.ended.Go(func() {
@@ -134,7 +135,7 @@ func (n *fakeNode) record(change func()) {
 // await waits until the node's record satisfies check.
 func (n *fakeNode) await(what string, check func() bool) {
 	n.rig.Helper()
-	for end := time.After(patience); ; {
+	for end := time.After(patience.Limit); ; {
 		n.mu.Lock()
 		ok, told := check(), n.told
 		n.mu.Unlock()
@@ -144,7 +145,7 @@ func (n *fakeNode) await(what string, check func() bool) {
 		select {
 		case <-told:
 		case <-end:
-			n.rig.Fatalf("node %s: %s: not within %v", n.id, what, patience)
+			n.rig.Fatalf("node %s: %s: not within %v", n.id, what, patience.Limit)
 		}
 	}
 }
@@ -188,7 +189,7 @@ func (f *farEnd) Control(m *pb.EdgeControl) {
 func (f *farEnd) Work(s *transport.Stream) {
 	defer s.Close()
 	n := (*fakeNode)(f)
-	open, err := s.ReadOpen(patience)
+	open, err := s.ReadOpen(patience.Limit)
 	if err != nil {
 		return
 	}
@@ -329,9 +330,12 @@ func (w *work) linger() {
 	w.finish(pb.RunStatus_RUN_STATUS_CANCELLED)
 }
 
-// loopback returns the two ends of a TCP connection.
+// loopback returns the two ends of a TCP connection, or on fake time of one in memory.
 func loopback(t testing.TB) (near, far net.Conn) {
 	t.Helper()
+	if patience.IsAlone() {
+		return net.Pipe()
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

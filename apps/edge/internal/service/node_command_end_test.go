@@ -196,41 +196,45 @@ func TestWaitingCommandGoesElsewhere(t *testing.T) {
 // A node that doesn't answer the open within the dispatch limit counts as one that has missed it: three in a row, and it
 // gets no work.
 func TestCommandDispatchLimit(t *testing.T) {
-	d := newDesk(t, func(c *service.Config) { c.DispatchLimit = 50 * time.Millisecond }, "a")
-	n := d.ready("a", func(*asked) {})
-	for range 3 {
-		r := d.ask(tags("a"))
-		if codeOf(r) != execution.CodeDispatchTimeout {
-			t.Errorf("%+v %v", r, r.Failure)
+	onFakeTime(t, func(t *testing.T) {
+		d := newDesk(t, func(c *service.Config) { c.DispatchLimit = 50 * time.Millisecond }, "a")
+		n := d.ready("a", func(*asked) {})
+		for range 3 {
+			r := d.ask(tags("a"))
+			if codeOf(r) != execution.CodeDispatchTimeout {
+				t.Errorf("%+v %v", r, r.Failure)
+			}
+			if id, cause := cancelOf(t, n); id != r.CommandID || cause != pb.CancelCause_CANCEL_CAUSE_DEADLINE {
+				t.Errorf("cancel of %q for %v", id, cause)
+			}
 		}
-		if id, cause := cancelOf(t, n); id != r.CommandID || cause != pb.CancelCause_CANCEL_CAUSE_DEADLINE {
-			t.Errorf("cancel of %q for %v", id, cause)
+		if s := d.Registry.Current("a").State(); s != node.StateUnresponsive {
+			t.Errorf("the node is %v", s)
 		}
-	}
-	if s := d.Registry.Current("a").State(); s != node.StateUnresponsive {
-		t.Errorf("the node is %v", s)
-	}
+	})
 }
 
 // The dispatch limit is over with the node's first word: the answer may take longer.
 func TestCommandAnswersAfterTheDispatchLimit(t *testing.T) {
-	const limit = time.Second
-	d := newDesk(t, func(c *service.Config) { c.DispatchLimit = limit }, "a")
-	d.ready("a", func(a *asked) {
-		a.accept()
-		<-time.After(limit + limit/4)
-		a.accepted = true
-		a.answer()
-	})
-	results := make(chan *service.CommandResult, 2)
-	for _, c := range []*service.Command{tags("a"), status("a")} {
-		go func() { results <- d.Command(context.Background(), c) }()
-	}
-	for range 2 {
-		if r := receive(t, "the answer", results); !r.OK() {
-			t.Errorf("%+v %v", r, r.Failure)
+	onFakeTime(t, func(t *testing.T) {
+		const limit = time.Second
+		d := newDesk(t, func(c *service.Config) { c.DispatchLimit = limit }, "a")
+		d.ready("a", func(a *asked) {
+			a.accept()
+			<-time.After(limit + limit/4)
+			a.accepted = true
+			a.answer()
+		})
+		results := make(chan *service.CommandResult, 2)
+		for _, c := range []*service.Command{tags("a"), status("a")} {
+			go func() { results <- d.Command(context.Background(), c) }()
 		}
-	}
+		for range 2 {
+			if r := receive(t, "the answer", results); !r.OK() {
+				t.Errorf("%+v %v", r, r.Failure)
+			}
+		}
+	})
 }
 
 // A rejection is an answer: it doesn't count as a miss, though it makes no unresponsive node usable.
@@ -255,24 +259,26 @@ func TestRejectedCommandsCountNothing(t *testing.T) {
 
 // A command is bounded as a whole, whatever the node does, and so is the wait for a turn.
 func TestCommandLimit(t *testing.T) {
-	d := newDesk(t, func(c *service.Config) { c.CommandLimit = 500 * time.Millisecond }, "a")
-	begun := make(chan struct{}, 8)
-	n := d.ready("a", func(a *asked) { a.accept(); a.head(200); begun <- struct{}{}; <-d.closed })
-	var four []<-chan *service.CommandResult
-	for range 4 {
-		four = append(four, d.asking(context.Background(), tags("a")))
-		receive(t, "a command", begun)
-	}
-	waiting := d.ask(status("a")) // the turns come back only when the node closes, which it doesn't
-	d.refused("its turn didn't come", waiting, execution.CodeDeadline)
-	for _, done := range four {
-		if r := receive(t, "its end", done); codeOf(r) != execution.CodeDeadline || r.Failure.NothingSent {
-			t.Errorf("%+v %v", r, r.Failure)
+	onFakeTime(t, func(t *testing.T) {
+		d := newDesk(t, func(c *service.Config) { c.CommandLimit = 500 * time.Millisecond }, "a")
+		begun := make(chan struct{}, 8)
+		n := d.ready("a", func(a *asked) { a.accept(); a.head(200); begun <- struct{}{}; <-d.closed })
+		var four []<-chan *service.CommandResult
+		for range 4 {
+			four = append(four, d.asking(context.Background(), tags("a")))
+			receive(t, "a command", begun)
 		}
-		if _, cause := cancelOf(t, n); cause != pb.CancelCause_CANCEL_CAUSE_DEADLINE {
-			t.Errorf("cancel for %v", cause)
+		waiting := d.ask(status("a")) // the turns come back only when the node closes, which it doesn't
+		d.refused("its turn didn't come", waiting, execution.CodeDeadline)
+		for _, done := range four {
+			if r := receive(t, "its end", done); codeOf(r) != execution.CodeDeadline || r.Failure.NothingSent {
+				t.Errorf("%+v %v", r, r.Failure)
+			}
+			if _, cause := cancelOf(t, n); cause != pb.CancelCause_CANCEL_CAUSE_DEADLINE {
+				t.Errorf("cancel for %v", cause)
+			}
 		}
-	}
+	})
 }
 
 // What a node refuses is passed on with its code; what it says that isn't due is its fault, and cancelled.

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -17,12 +16,10 @@ import (
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
-
-// patience bounds what a test waits for; what takes as long has failed.
-const patience = 10 * time.Second
 
 // desk is the service over the real registry and links, with fake nodes that follow scripts.
 type desk struct {
@@ -32,6 +29,12 @@ type desk struct {
 	end    func()
 }
 
+// onFakeTime runs a test alone, on fake time: every limit is exact there.
+func onFakeTime(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	patience.Alone(t, func(t *testing.T) { patience.Bubble(t, test) })
+}
+
 func newDesk(t *testing.T, change func(*service.Config), nodes ...string) *desk {
 	d := &desk{whole: &whole{}, t: t, closed: make(chan struct{})}
 	d.end = sync.OnceFunc(func() { close(d.closed) })
@@ -39,7 +42,11 @@ func newDesk(t *testing.T, change func(*service.Config), nodes ...string) *desk 
 	for _, id := range nodes {
 		records = append(records, edgetest.Record(id, 1))
 	}
-	d.Edge = edgetest.Start(t, edgetest.Options{Nodes: records, Runs: &late{d.whole}})
+	o := edgetest.Options{Nodes: records, Runs: &late{d.whole}}
+	if patience.IsAlone() { // on fake time
+		o.Listener = edgetest.Listen()
+	}
+	d.Edge = edgetest.Start(t, o)
 	cfg := service.Config{State: d.State, Scheduler: d.Scheduler, Nodes: d, Commands: d.targets, Log: zerolog.Nop()}
 	if change != nil {
 		change(&cfg)
@@ -48,7 +55,7 @@ func newDesk(t *testing.T, change func(*service.Config), nodes ...string) *desk 
 	t.Cleanup(func() {
 		d.Service.Drain()
 		d.Service.CancelAll(execution.CauseEdgeDraining)
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), patience.Limit)
 		defer cancel()
 		if err := d.Service.Wait(ctx); err != nil {
 			t.Errorf("commands are still live: %v", err)
@@ -88,7 +95,7 @@ func (d *desk) connectAs(id string, hello *pb.RegisterRequest, script func(a *as
 	defer d.t.Cleanup(d.end) // before the node waits for its scripts
 	return edgetest.Dial(d.t, d.Edge, id, edgetest.NodeOptions{Hello: hello, Work: func(n *edgetest.Node, s *transport.Stream) {
 		defer s.Close()
-		open, err := s.ReadOpen(patience)
+		open, err := s.ReadOpen(patience.Limit)
 		if err != nil || open.GetCommand() == nil {
 			return
 		}
@@ -225,15 +232,10 @@ func (d *desk) asking(ctx context.Context, c *service.Command) <-chan *service.C
 	return done
 }
 
-// receive waits for what must come soon.
-func receive[T any](t *testing.T, what string, from <-chan T) (v T) {
+// receive waits for what must come.
+func receive[T any](t *testing.T, what string, from <-chan T) T {
 	t.Helper()
-	select {
-	case v = <-from:
-	case <-time.After(patience):
-		t.Fatalf("not within %v: %s", patience, what)
-	}
-	return v
+	return patience.Receive(t, what, from)
 }
 
 func codeOf(r *service.CommandResult) execution.Code {
@@ -254,7 +256,7 @@ func (d *desk) refused(what string, r *service.CommandResult, code execution.Cod
 // cancelOf waits for a CancelRequest and returns its id and cause.
 func cancelOf(t *testing.T, n *edgetest.Node) (string, pb.CancelCause) {
 	t.Helper()
-	c := edgetest.Await(t, n, patience, (*pb.EdgeControl).GetCancel)
+	c := edgetest.Await(t, n, patience.Limit, (*pb.EdgeControl).GetCancel)
 	return c.GetRunId(), c.GetCause()
 }
 
@@ -450,7 +452,7 @@ func TestCommandGoesWhereTheProviderIs(t *testing.T) {
 	states := down.Adapters()
 	states[0].Available = false
 	down.SendReady(&pb.Ready{Projection: down.Response.GetConfig().GetProjection(), Adapters: states})
-	edgetest.Await(t, down, patience, (*pb.EdgeControl).GetReadyAck)
+	edgetest.Await(t, down, patience.Limit, (*pb.EdgeControl).GetReadyAck)
 	if r := d.ask(tags("")); r.NodeID != "b" || !r.OK() {
 		t.Errorf("the only one that knows the command: %+v %v", r, r.Failure)
 	}

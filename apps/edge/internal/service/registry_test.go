@@ -12,6 +12,7 @@ import (
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -110,15 +111,7 @@ func (w *whole) connect(t *testing.T, running ...*pb.RunningExecution) *edgetest
 
 func eventually(t *testing.T, what string, check func() bool) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.After(10 * time.Second); !check(); {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("never: %s", what)
-		}
-	}
+	patience.Until(t, what, check)
 }
 
 // submit starts a run and returns when the node has said its word.
@@ -134,7 +127,7 @@ func (w *whole) submit(t *testing.T, id string, background bool) <-chan *service
 	case <-heard:
 	case o := <-done:
 		t.Fatalf("%s ended: %+v", id, o.Failure)
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience.Limit):
 		t.Fatalf("%s: nothing was heard", id)
 	}
 	return done
@@ -195,7 +188,7 @@ func TestReconnectThroughTheRegistry(t *testing.T) {
 			}
 			for range 2 {
 				second.Link.SendRunEnded(ended("back"))
-				ack := edgetest.Await(t, second, 10*time.Second, (*pb.EdgeControl).GetRunEndedAck)
+				ack := edgetest.Await(t, second, patience.Limit, (*pb.EdgeControl).GetRunEndedAck)
 				if len(ack.GetRunIds()) != 1 || ack.GetRunIds()[0] != "back" {
 					t.Errorf("confirmed %v", ack.GetRunIds())
 				}
@@ -219,7 +212,7 @@ func TestRestartThroughTheRegistry(t *testing.T) {
 	w := start(t)
 	n := w.connect(t, executing("runs"))
 	n.Link.SendRunEnded(ended("ended"))
-	edgetest.Await(t, n, 10*time.Second, (*pb.EdgeControl).GetRunEndedAck)
+	edgetest.Await(t, n, patience.Limit, (*pb.EdgeControl).GetRunEndedAck)
 	for id, live := range map[string]bool{"runs": true, "ended": false} {
 		if v, ok := w.Service.Run(id); !ok || v.State != service.StateRecovered || v.Live != live {
 			t.Errorf("%s: %+v", id, v)
@@ -231,7 +224,7 @@ func TestRestartThroughTheRegistry(t *testing.T) {
 	if got := w.Cancel("runs", execution.CauseAPI); got != service.Cancelling {
 		t.Errorf("cancel: %v", got)
 	}
-	c := edgetest.Await(t, n, 10*time.Second, (*pb.EdgeControl).GetCancel)
+	c := edgetest.Await(t, n, patience.Limit, (*pb.EdgeControl).GetCancel)
 	if c.GetRunId() != "runs" || c.GetCause() != pb.CancelCause_CANCEL_CAUSE_API {
 		t.Errorf("the node was told %v", c)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 // refuses returns a script by which the named nodes refuse every open and the others answer.
@@ -24,61 +25,68 @@ func refuses(code execution.Code, nodes ...string) func(w *work) {
 
 // A refusal that started nothing goes to another node, at once and with the whole body. Fault 30.
 func TestRefusedBeforeStart(t *testing.T) {
-	for _, c := range []execution.Code{execution.CodeAdapterBusy, execution.CodeNodeDraining, execution.CodeStaleProjection} {
-		t.Run(c.String(), func(t *testing.T) {
-			var got [2]string // the body that each node saw
-			r := newRig(t, setup{nodes: []string{"a", "b"}, work: func(w *work) {
-				if w.attempt == 1 {
-					w.reject(c, true)
-					return
-				}
-				w.accept()
-				got[1] = string(w.input())
-				w.head(200)
-				w.end(0)
-			}})
-			started := time.Now()
-			o, _ := r.run(r.tunnel("run-1", "the body"))
-			if !o.OK() || o.Attempts != 2 || len(o.Tried) != 1 || o.Tried[0].Code != c || o.Tried[0].NodeID == o.NodeID {
-				t.Errorf("%+v", o)
-			}
-			if got[1] != "the body" {
-				t.Errorf("the second node got %q", got[1])
-			}
-			if took := time.Since(started); took > soon {
-				t.Errorf("it took %v", took)
-			}
-			r.idle()
-		})
-	}
+	patience.Alone(t, func(t *testing.T) {
+		for _, c := range []execution.Code{execution.CodeAdapterBusy, execution.CodeNodeDraining, execution.CodeStaleProjection} {
+			t.Run(c.String(), func(t *testing.T) {
+				patience.Bubble(t, func(t *testing.T) {
+					var got [2]string // the body that each node saw
+					r := newRig(t, setup{nodes: []string{"a", "b"}, work: func(w *work) {
+						if w.attempt == 1 {
+							w.reject(c, true)
+							return
+						}
+						w.accept()
+						got[1] = string(w.input())
+						w.head(200)
+						w.end(0)
+					}})
+					started := time.Now()
+					o, _ := r.run(r.tunnel("run-1", "the body"))
+					if !o.OK() || o.Attempts != 2 || len(o.Tried) != 1 || o.Tried[0].Code != c || o.Tried[0].NodeID == o.NodeID {
+						t.Errorf("%+v", o)
+					}
+					if got[1] != "the body" {
+						t.Errorf("the second node got %q", got[1])
+					}
+					if took := time.Since(started); took > 0 {
+						t.Errorf("it took %v", took)
+					}
+					r.idle()
+				})
+			})
+		}
+	})
 }
 
 // protocol.md 8 "busy spins": a node that is always busy gets at most three opens of a run, and at most one a second
 // in all once it has said so; then the caller is told. The other codes have their own limits.
 func TestRefusedForGood(t *testing.T) {
-	for c, opens := range map[execution.Code]int{
-		execution.CodeAdapterBusy:     maxBusy,
-		execution.CodeNodeDraining:    maxDraining,
-		execution.CodeStaleProjection: maxStale + 1,
-	} {
-		t.Run(c.String(), func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, setup{capacity: 8, work: refuses(c, "a")})
-			n, started := r.node("a", 1), time.Now()
-			runs := []*pending{r.submit(r.tunnel("run-1", ""), &recorder{}), r.submit(r.tunnel("run-2", ""), &recorder{})}
-			for _, p := range runs {
-				o := r.outcome(p)
-				if code(o) != c || o.Failure.RetryAfter == 0 || o.Attempts > opens {
-					t.Errorf("%v after %d attempts", o.Failure, o.Attempts)
-				}
-			}
-			// Two opens may be under way before the first refusal is here; from then on it is one a second.
-			if got, limit := n.openCount(), 2+int(time.Since(started)/time.Second)+1; got > limit || got > 2*opens {
-				t.Errorf("%d opens in %v", got, time.Since(started))
-			}
-			r.idle()
-		})
-	}
+	patience.Alone(t, func(t *testing.T) {
+		for c, opens := range map[execution.Code]int{
+			execution.CodeAdapterBusy:     maxBusy,
+			execution.CodeNodeDraining:    maxDraining,
+			execution.CodeStaleProjection: maxStale + 1,
+		} {
+			t.Run(c.String(), func(t *testing.T) {
+				patience.Bubble(t, func(t *testing.T) {
+					r := newRig(t, setup{capacity: 8, work: refuses(c, "a")})
+					n, started := r.node("a", 1), time.Now()
+					runs := []*pending{r.submit(r.tunnel("run-1", ""), &recorder{}), r.submit(r.tunnel("run-2", ""), &recorder{})}
+					for _, p := range runs {
+						o := r.outcome(p)
+						if code(o) != c || o.Failure.RetryAfter == 0 || o.Attempts > opens {
+							t.Errorf("%v after %d attempts", o.Failure, o.Attempts)
+						}
+					}
+					// Two opens may be under way before the first refusal is here; from then on it is one a second.
+					if got, limit := n.openCount(), 2+int(time.Since(started)/time.Second)+1; got > limit || got > 2*opens {
+						t.Errorf("%d opens in %v", got, time.Since(started))
+					}
+					r.idle()
+				})
+			})
+		}
+	})
 }
 
 // A run that a node refused stands where it stood before: who came later doesn't overtake it.
@@ -116,24 +124,26 @@ func TestRetryKeepsItsPosition(t *testing.T) {
 
 // CP-12: all providers of a route refuse connections. Each candidate is tried once, and the caller gets the reason.
 func TestUnreachableProviders(t *testing.T) {
-	r := newRig(t, setup{nodes: []string{"a", "b", "c"}, work: func(w *work) {
-		w.accept()
-		w.fail(execution.CodeUpstreamConnect, true)
-	}})
-	started := time.Now()
-	o, _ := r.run(r.tunnel("run-1", "body"))
-	if code(o) != execution.CodeUpstreamConnect || len(o.Tried) != 3 {
-		t.Errorf("%+v", o)
-	}
-	for _, id := range []string{"a", "b", "c"} {
-		if n := r.node(id, 1).openCount(); n != 1 {
-			t.Errorf("node %s was tried %d times", id, n)
+	onFakeTime(t, func(t *testing.T) {
+		r := newRig(t, setup{nodes: []string{"a", "b", "c"}, work: func(w *work) {
+			w.accept()
+			w.fail(execution.CodeUpstreamConnect, true)
+		}})
+		started := time.Now()
+		o, _ := r.run(r.tunnel("run-1", "body"))
+		if code(o) != execution.CodeUpstreamConnect || len(o.Tried) != 3 {
+			t.Errorf("%+v", o)
 		}
-	}
-	if took := time.Since(started); took > soon {
-		t.Errorf("it took %v", took)
-	}
-	r.idle()
+		for _, id := range []string{"a", "b", "c"} {
+			if n := r.node(id, 1).openCount(); n != 1 {
+				t.Errorf("node %s was tried %d times", id, n)
+			}
+		}
+		if took := time.Since(started); took > 0 {
+			t.Errorf("it took %v", took)
+		}
+		r.idle()
+	})
 }
 
 func TestUnreachableProviderThenAnother(t *testing.T) {

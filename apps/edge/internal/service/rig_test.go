@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -20,13 +21,18 @@ import (
 	"iop/apps/edge/internal/admission"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds what a test waits for; what takes as long has failed.
-const patience = 10 * time.Second
+// onFakeTime runs a test alone, on fake time: every limit is exact there, however busy the machine is. Tests whose limits
+// are meant to pass need it, and those that say that something is prompt.
+func onFakeTime(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	patience.Alone(t, func(t *testing.T) { patience.Bubble(t, test) })
+}
 
 // rig is an edge without listeners: the real scheduler, the real links over loopback, and nodes that follow scripts.
 type rig struct {
@@ -51,7 +57,11 @@ type setup struct {
 	confirm  time.Duration
 	work     func(w *work) // what every node does with an open
 	manual   bool          // the test starts the nodes
+	failures int           // in a row, which take an adapter out; default the scheduler's
 }
+
+// endless is for nodes that may fail again and again and keep their place.
+const endless = math.MaxInt
 
 func newRig(t testing.TB, s setup) *rig {
 	t.Helper()
@@ -63,7 +73,7 @@ func newRig(t testing.TB, s setup) *rig {
 		s.capacity = 4
 	}
 	r.state.Store(config.NewState(edgeConfig(t, s, "p"), 1, nil))
-	r.sched = admission.New(admission.Config{ConfirmLimit: s.confirm, OnUnconfirmed: func(node string, generation uint64) {
+	r.sched = admission.New(admission.Config{ConfirmLimit: s.confirm, Failures: s.failures, OnUnconfirmed: func(node string, generation uint64) {
 		if n := r.node(node, generation); n != nil {
 			n.edge.Close(transport.ReasonUnconfirmedRun)
 		}
@@ -111,7 +121,7 @@ func (r *rig) close() {
 	for _, n := range nodes {
 		n.leave()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.Limit)
 	defer cancel()
 	if err := r.svc.Wait(ctx); err != nil {
 		r.Errorf("%d runs are still live: %v", r.svc.Live(), err)
@@ -169,15 +179,7 @@ func (r *rig) held() (inFlight int) {
 // poll waits until check holds.
 func (r *rig) poll(what string, check func() bool) {
 	r.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.After(patience); !check(); {
-		select {
-		case <-tick.C:
-		case <-end:
-			r.Fatalf("%s: not within %v", what, patience)
-		}
-	}
+	patience.Until(r, what, check)
 }
 
 // idle waits until no place is held.
@@ -277,8 +279,8 @@ func (r *rig) outcome(p *pending) *Outcome {
 	select {
 	case o := <-p.done:
 		return o
-	case <-time.After(patience):
-		r.Fatalf("no outcome within %v", patience)
+	case <-time.After(patience.Limit):
+		r.Fatalf("no outcome within %v", patience.Limit)
 		return nil
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 )
 
@@ -40,55 +41,59 @@ func untilQueued(r *rig, n int) {
 	r.poll("queued", func() bool { return r.sched.Snapshot().Queued == n })
 }
 
-// The column waiting. None of these ever reaches the node, and none takes longer than a second.
+// The column waiting. None of these ever reaches the node, and none takes longer than its limit.
 func TestWaiting(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		route  string
-		tunnel func(*Tunnel)
-		during func(r *rig, p *pending)
-		code   execution.Code
-	}{
-		{name: "queue full", route: ", queue: {depth: 0}", code: execution.CodeQueueFull},
-		{name: "queue wait is over", route: ", queue: {wait: 50ms}", code: execution.CodeQueueTimeout},
-		{name: "caller gone", during: func(_ *rig, p *pending) { p.leave() }, code: execution.CodeClientGone}, // CA-04, HT-12
-		{name: "cancelled", during: func(r *rig, _ *pending) { r.svc.Cancel("run-1", execution.CauseAPI) }, code: execution.CodeCancelled},
-		{name: "deadline", tunnel: func(t *Tunnel) { t.Deadline = 2 * short }, code: execution.CodeDeadline},
-		{name: "route's deadline", route: ", deadline: 100ms", code: execution.CodeDeadline},
-		{name: "drain", during: func(r *rig, _ *pending) { r.svc.Drain() }, code: execution.CodeEdgeDraining},
-		{name: "last candidate gone, fail fast", route: ", fail_fast: true", during: func(r *rig, _ *pending) { r.node("a", 1).edge.Close(transport.ReasonLost) }, code: execution.CodeNoNode},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r, free := full(t, c.route)
-			n, tunnel, sink := r.node("a", 1), r.tunnel("run-1", ""), &recorder{}
-			if c.tunnel != nil {
-				c.tunnel(tunnel)
-			}
-			p := r.submit(tunnel, sink)
-			since := time.Now()
-			if c.during != nil {
-				untilQueued(r, 1)
-				since = time.Now()
-				c.during(r, p)
-			}
-			o := r.outcome(p)
-			if code(o) != c.code || o.HeadSent || o.NodeID != "" {
-				t.Errorf("outcome %v (%v), want %v", code(o), o.Failure, c.code)
-			}
-			if took := time.Since(since); took > soon {
-				t.Errorf("the outcome took %v", took)
-			}
-			if n.openCount() != 1 {
-				t.Error("the run reached the node")
-			}
-			r.once("run-1")
-			if c.code == execution.CodeNoNode {
-				return // the holder's link is gone, too
-			}
-			untilQueued(r, 0)
-			free()
-		})
-	}
+	patience.Alone(t, func(t *testing.T) {
+		for _, c := range []struct {
+			name   string
+			route  string
+			tunnel func(*Tunnel)
+			during func(r *rig, p *pending)
+			code   execution.Code
+		}{
+			{name: "queue full", route: ", queue: {depth: 0}", code: execution.CodeQueueFull},
+			{name: "queue wait is over", route: ", queue: {wait: 50ms}", code: execution.CodeQueueTimeout},
+			{name: "caller gone", during: func(_ *rig, p *pending) { p.leave() }, code: execution.CodeClientGone}, // CA-04, HT-12
+			{name: "cancelled", during: func(r *rig, _ *pending) { r.svc.Cancel("run-1", execution.CauseAPI) }, code: execution.CodeCancelled},
+			{name: "deadline", tunnel: func(t *Tunnel) { t.Deadline = 2 * short }, code: execution.CodeDeadline},
+			{name: "route's deadline", route: ", deadline: 100ms", code: execution.CodeDeadline},
+			{name: "drain", during: func(r *rig, _ *pending) { r.svc.Drain() }, code: execution.CodeEdgeDraining},
+			{name: "last candidate gone, fail fast", route: ", fail_fast: true", during: func(r *rig, _ *pending) { r.node("a", 1).edge.Close(transport.ReasonLost) }, code: execution.CodeNoNode},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				patience.Bubble(t, func(t *testing.T) {
+					r, free := full(t, c.route)
+					n, tunnel, sink := r.node("a", 1), r.tunnel("run-1", ""), &recorder{}
+					if c.tunnel != nil {
+						c.tunnel(tunnel)
+					}
+					p := r.submit(tunnel, sink)
+					since := time.Now()
+					if c.during != nil {
+						untilQueued(r, 1)
+						since = time.Now()
+						c.during(r, p)
+					}
+					o := r.outcome(p)
+					if code(o) != c.code || o.HeadSent || o.NodeID != "" {
+						t.Errorf("outcome %v (%v), want %v", code(o), o.Failure, c.code)
+					}
+					if took := time.Since(since); took > 100*time.Millisecond { // the longest of the limits above
+						t.Errorf("the outcome took %v", took)
+					}
+					if n.openCount() != 1 {
+						t.Error("the run reached the node")
+					}
+					r.once("run-1")
+					if c.code == execution.CodeNoNode {
+						return // the holder's link is gone, too
+					}
+					untilQueued(r, 0)
+					free()
+				})
+			})
+		}
+	})
 }
 
 // Without fail_fast a run waits for a node that isn't there yet, and goes on when it is.
@@ -176,54 +181,58 @@ func (stuck) Open(ctx context.Context) (*transport.Stream, error) {
 
 // The column granted: nothing was sent, so nothing is lost. Fault 29.
 func TestGranted(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		limits   Config
-		lookup   func(r *rig) func(n int, nodeID string) Node
-		during   func(r *rig, p *pending)
-		deadline time.Duration
-		code     execution.Code
-		attempts int
-		timeouts int64
-	}{
-		// However long it takes until the registry has fenced the connection: the run waits for the node to come back.
-		{name: "link lost, node comes back", lookup: alwaysGone, during: func(r *rig, _ *pending) {
-			r.poll("the run waits", func() bool { return r.sched.Snapshot().Queued == 1 })
-			r.node("a", 1).leave()
-			r.svc.cfg.Nodes.(*granting).back.Store(true)
-			r.join("a", 2, 4, func(w *work) { w.answer("x") })
-		}, attempts: 2},
-		{name: "link lost, caller gone", lookup: alwaysGone, during: func(r *rig, p *pending) {
-			r.poll("the run waits", func() bool { return r.sched.Snapshot().Queued == 1 })
-			p.leave()
-		}, code: execution.CodeClientGone, attempts: 1},
-		{name: "caller gone", lookup: alwaysStuck, during: func(_ *rig, p *pending) { p.leave() }, code: execution.CodeClientGone, attempts: 1},
-		{name: "cancelled", lookup: alwaysStuck, during: func(r *rig, _ *pending) { r.svc.Cancel("run-1", execution.CauseAPI) }, code: execution.CodeCancelled, attempts: 1},
-		{name: "deadline", lookup: alwaysStuck, deadline: short, code: execution.CodeDeadline, attempts: 1},
-		{name: "dispatch limit", limits: dispatchSoon, lookup: alwaysStuck, code: execution.CodeDispatchTimeout, attempts: 1, timeouts: 1}, // TU-05
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, setup{service: c.limits, work: func(w *work) { w.answer("x") }})
-			g := &granting{rig: r, lookup: c.lookup(r)}
-			r.svc.cfg.Nodes = g
-			n := r.node("a", 1)
-			tunnel := r.tunnel("run-1", "body")
-			tunnel.Deadline = c.deadline
-			p := r.submit(tunnel, &recorder{})
-			if c.during != nil {
-				r.poll("the place is granted", func() bool { return g.calls.Load() > 0 })
-				c.during(r, p)
-			}
-			o := r.outcome(p)
-			if code(o) != c.code || o.Attempts != c.attempts {
-				t.Errorf("outcome %v (%v) after %d attempts, want %v after %d", code(o), o.Failure, o.Attempts, c.code, c.attempts)
-			}
-			if opens := n.openCount(); opens > 0 || n.cancelCount() > 0 || n.timeouts.Load() != c.timeouts {
-				t.Errorf("%d opens, %d cancels, %d dispatch timeouts", opens, n.cancelCount(), n.timeouts.Load())
-			}
-			r.idle()
-		})
-	}
+	patience.Alone(t, func(t *testing.T) {
+		for _, c := range []struct {
+			name     string
+			limits   Config
+			lookup   func(r *rig) func(n int, nodeID string) Node
+			during   func(r *rig, p *pending)
+			deadline time.Duration
+			code     execution.Code
+			attempts int
+			timeouts int64
+		}{
+			// However long it takes until the registry has fenced the connection: the run waits for the node to come back.
+			{name: "link lost, node comes back", lookup: alwaysGone, during: func(r *rig, _ *pending) {
+				r.poll("the run waits", func() bool { return r.sched.Snapshot().Queued == 1 })
+				r.node("a", 1).leave()
+				r.svc.cfg.Nodes.(*granting).back.Store(true)
+				r.join("a", 2, 4, func(w *work) { w.answer("x") })
+			}, attempts: 2},
+			{name: "link lost, caller gone", lookup: alwaysGone, during: func(r *rig, p *pending) {
+				r.poll("the run waits", func() bool { return r.sched.Snapshot().Queued == 1 })
+				p.leave()
+			}, code: execution.CodeClientGone, attempts: 1},
+			{name: "caller gone", lookup: alwaysStuck, during: func(_ *rig, p *pending) { p.leave() }, code: execution.CodeClientGone, attempts: 1},
+			{name: "cancelled", lookup: alwaysStuck, during: func(r *rig, _ *pending) { r.svc.Cancel("run-1", execution.CauseAPI) }, code: execution.CodeCancelled, attempts: 1},
+			{name: "deadline", lookup: alwaysStuck, deadline: short, code: execution.CodeDeadline, attempts: 1},
+			{name: "dispatch limit", limits: dispatchSoon, lookup: alwaysStuck, code: execution.CodeDispatchTimeout, attempts: 1, timeouts: 1}, // TU-05
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				patience.Bubble(t, func(t *testing.T) {
+					r := newRig(t, setup{service: c.limits, work: func(w *work) { w.answer("x") }})
+					g := &granting{rig: r, lookup: c.lookup(r)}
+					r.svc.cfg.Nodes = g
+					n := r.node("a", 1)
+					tunnel := r.tunnel("run-1", "body")
+					tunnel.Deadline = c.deadline
+					p := r.submit(tunnel, &recorder{})
+					if c.during != nil {
+						r.poll("the place is granted", func() bool { return g.calls.Load() > 0 })
+						c.during(r, p)
+					}
+					o := r.outcome(p)
+					if code(o) != c.code || o.Attempts != c.attempts {
+						t.Errorf("outcome %v (%v) after %d attempts, want %v after %d", code(o), o.Failure, o.Attempts, c.code, c.attempts)
+					}
+					if opens := n.openCount(); opens > 0 || n.cancelCount() > 0 || n.timeouts.Load() != c.timeouts {
+						t.Errorf("%d opens, %d cancels, %d dispatch timeouts", opens, n.cancelCount(), n.timeouts.Load())
+					}
+					r.idle()
+				})
+			})
+		}
+	})
 }
 
 func alwaysGone(r *rig) func(int, string) Node {
@@ -237,45 +246,48 @@ func alwaysStuck(r *rig) func(int, string) Node {
 
 // The configuration that a run was admitted by must still stand when it is sent.
 func TestFenceByConfiguration(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		change   func(e *config.Edge)
-		code     execution.Code
-		attempts int
-	}{
-		{name: "nothing that matters", change: func(e *config.Edge) { e.Limits.Body++ }, attempts: 1},
-		{name: "route gone", change: func(e *config.Edge) { e.Routes = nil }, code: execution.CodeUnknownModel, attempts: 1},
-		{name: "another target", change: func(e *config.Edge) { e.Routes[0].Target = "q" }, code: execution.CodeNoNode, attempts: 1},
-		{name: "principal gone", change: func(e *config.Edge) {
-			e.Principals = []config.Principal{{ID: "somebody else", KeyHashes: []string{fmt.Sprintf("%064x", 1)}}}
-		}, code: execution.CodeUnknownModel, attempts: 1},
-		{name: "adapter changed, node not yet", change: func(e *config.Edge) { e.Nodes[0].Adapters[0].MaxConcurrency = 9 }, code: execution.CodeNoNode, attempts: 4},
-		{name: "no adapter carries it", change: func(e *config.Edge) { e.Nodes[0].Adapters[0].Kind = "anthropic" }, code: execution.CodeBadRequest, attempts: 1},
-		{name: "route's nodes changed", change: func(e *config.Edge) { e.Routes[0].Nodes = []string{"a"} }, attempts: 2},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel() // one of them waits for seconds
-			s := setup{nodes: []string{"a"}, capacity: 4, work: func(w *work) { w.answer("x") }}
-			r := newRig(t, s)
-			old := r.state.Load()
-			changed := edgeConfig(t, s, "p")
-			c.change(changed)
-			// The state is swapped between the submission and the first look at it after a grant.
-			var looks atomic.Int64
-			r.svc.cfg.State = func() *config.State {
-				if looks.Add(1) == 1 {
-					return old
-				}
-				return config.NewState(changed, 2, old)
-			}
-			o, _ := r.run(r.tunnel("run-1", ""))
-			if code(o) != c.code || o.Attempts != c.attempts {
-				t.Errorf("outcome %v (%v) after %d attempts, want %v after %d", code(o), o.Failure, o.Attempts, c.code, c.attempts)
-			}
-			if opens := r.node("a", 1).openCount(); (opens == 1) != o.OK() {
-				t.Errorf("%d opens", opens)
-			}
-			r.idle()
-		})
-	}
+	patience.Alone(t, func(t *testing.T) {
+		for _, c := range []struct {
+			name     string
+			change   func(e *config.Edge)
+			code     execution.Code
+			attempts int
+		}{
+			{name: "nothing that matters", change: func(e *config.Edge) { e.Limits.Body++ }, attempts: 1},
+			{name: "route gone", change: func(e *config.Edge) { e.Routes = nil }, code: execution.CodeUnknownModel, attempts: 1},
+			{name: "another target", change: func(e *config.Edge) { e.Routes[0].Target = "q" }, code: execution.CodeNoNode, attempts: 1},
+			{name: "principal gone", change: func(e *config.Edge) {
+				e.Principals = []config.Principal{{ID: "somebody else", KeyHashes: []string{fmt.Sprintf("%064x", 1)}}}
+			}, code: execution.CodeUnknownModel, attempts: 1},
+			{name: "adapter changed, node not yet", change: func(e *config.Edge) { e.Nodes[0].Adapters[0].MaxConcurrency = 9 }, code: execution.CodeNoNode, attempts: 4},
+			{name: "no adapter carries it", change: func(e *config.Edge) { e.Nodes[0].Adapters[0].Kind = "anthropic" }, code: execution.CodeBadRequest, attempts: 1},
+			{name: "route's nodes changed", change: func(e *config.Edge) { e.Routes[0].Nodes = []string{"a"} }, attempts: 2},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				patience.Bubble(t, func(t *testing.T) {
+					s := setup{nodes: []string{"a"}, capacity: 4, work: func(w *work) { w.answer("x") }}
+					r := newRig(t, s)
+					old := r.state.Load()
+					changed := edgeConfig(t, s, "p")
+					c.change(changed)
+					// The state is swapped between the submission and the first look at it after a grant.
+					var looks atomic.Int64
+					r.svc.cfg.State = func() *config.State {
+						if looks.Add(1) == 1 {
+							return old
+						}
+						return config.NewState(changed, 2, old)
+					}
+					o, _ := r.run(r.tunnel("run-1", ""))
+					if code(o) != c.code || o.Attempts != c.attempts {
+						t.Errorf("outcome %v (%v) after %d attempts, want %v after %d", code(o), o.Failure, o.Attempts, c.code, c.attempts)
+					}
+					if opens := r.node("a", 1).openCount(); (opens == 1) != o.OK() {
+						t.Errorf("%d opens", opens)
+					}
+					r.idle()
+				})
+			})
+		}
+	})
 }
