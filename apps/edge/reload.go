@@ -44,13 +44,16 @@ func (l *live) current() *config.State { return l.state.Load() }
 // files are what a change of the configuration is seen by.
 func (l *live) files() []string { return l.current().Edge.Files }
 
+// fileChanged is why a reload that nobody asked for happens.
+const fileChanged = "a file changed"
+
 // follow reloads the configuration when its files change or somebody asks, until ctx ends.
 func (l *live) follow(ctx context.Context, asked <-chan struct{}) {
 	done := make(chan struct{})
 	defer func() { <-done }()
 	go func() { // ends with ctx
 		defer close(done)
-		program.Watch(ctx, l.files, func() { l.reload("a file changed") })
+		program.Watch(ctx, l.files, func() { l.reload(fileChanged) })
 	}()
 	for {
 		select {
@@ -79,6 +82,8 @@ func (l *live) reload(why string) {
 	switch {
 	case err != nil:
 		l.log.Error().Err(err).Str("why", why).Uint64("version", old.Version).Msg("configuration not reloaded: everything stays as it was")
+	case state == nil && why == fileChanged: // also once at the start
+		l.log.Debug().Uint64("version", old.Version).Msg("configuration looked at: nothing has changed")
 	case state == nil:
 		l.log.Info().Str("why", why).Uint64("version", old.Version).Msg("configuration reloaded: nothing has changed")
 	default:

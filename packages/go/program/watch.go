@@ -2,7 +2,7 @@ package program
 
 import (
 	"context"
-	"slices"
+	"maps"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,13 +32,12 @@ func lookAt(name string) look {
 		written: time.Unix(st.Mtim.Unix()), changed: st.Ctim}
 }
 
-// Watch calls changed whenever one of the files isn't what it was when Watch began or changed was last called, until
-// ctx ends. Files are asked for at each look: what is watched may change with the content. Editors that write in place,
-// rename, or delete and create are all seen, as are links that are swapped; a file that is gone is a change, too.
+// Watch calls changed whenever one of the files isn't what it was when changed was last called, until ctx ends: also once
+// at the beginning, and when a file is new to it, since what was read before may have changed before it was looked at.
+// Files are asked for at each look: what is watched may change with the content. Editors that write in place, rename, or
+// delete and create are all seen, as are links that are swapped; a file that is gone is a change, too.
 func Watch(ctx context.Context, files func() []string, changed func()) {
-	names := files()
-	known := looks(names)
-	last := known
+	known, last := map[string]look{}, map[string]look{}
 	tick := time.NewTicker(WatchInterval)
 	defer tick.Stop()
 	for {
@@ -47,26 +46,20 @@ func Watch(ctx context.Context, files func() []string, changed func()) {
 			return
 		case <-tick.C:
 		}
-		if now := files(); !slices.Equal(now, names) { // what is read now was read just now
-			names = now
-			known = looks(names)
-			last = known
-			continue
-		}
-		now := looks(names)
-		settled := slices.Equal(now, last)
+		now := looks(files())
+		settled := maps.Equal(now, last)
 		last = now
-		if settled && !slices.Equal(now, known) {
+		if settled && !maps.Equal(now, known) {
 			known = now
 			changed()
 		}
 	}
 }
 
-func looks(names []string) []look {
-	all := make([]look, len(names))
-	for i, name := range names {
-		all[i] = lookAt(name)
+func looks(names []string) map[string]look {
+	all := make(map[string]look, len(names))
+	for _, name := range names {
+		all[name] = lookAt(name)
 	}
 	return all
 }

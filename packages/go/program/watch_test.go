@@ -25,6 +25,11 @@ func watching(t *testing.T, name string) (changed func(what string), still func(
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	<-looked
+	select {
+	case <-told: // the beginning
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing was told at the beginning")
+	}
 	changed = func(what string) {
 		t.Helper()
 		select {

@@ -165,7 +165,7 @@ func TestCommandsDontHideDeadRuns(t *testing.T) {
 			if c.State() != node.StateReady {
 				t.Fatalf("state %v after %d timeouts", c.State(), i)
 			}
-			time.Sleep(40 * time.Second) // a command is answered in between
+			time.Sleep(41 * time.Second) // a command is answered in between, and none at the same moment
 			c.DispatchTimeout()
 		}
 		if c.State() != node.StateUnresponsive {

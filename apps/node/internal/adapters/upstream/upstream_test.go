@@ -245,7 +245,12 @@ func TestConnectFailuresSentNothing(t *testing.T) {
 	}
 	for name, k := range cases {
 		t.Run(name, func(t *testing.T) {
-			c := client(t, k.base, func(cfg *upstream.Config) { cfg.Connect = 300 * time.Millisecond })
+			c := client(t, k.base, func(cfg *upstream.Config) {
+				cfg.Connect = time.Minute // the others don't wait for it
+				if name == "black hole" {
+					cfg.Connect = 300 * time.Millisecond
+				}
+			})
 			_, err := adaptertest.Do(t, t.Context(), c, chat())
 			f := failure(t, err)
 			if f.Code != execution.CodeUpstreamConnect || !f.NothingSent || f.Origin != execution.OriginProvider || !strings.Contains(f.Text, k.text) {
