@@ -16,6 +16,7 @@ import (
 	"iop/apps/edge/internal/edgetest"
 	"iop/apps/edge/internal/events"
 	edge "iop/apps/edge/internal/transport"
+	"iop/packages/go/patience"
 )
 
 // starved is a listener that fails for a while, as one does without descriptors.
@@ -99,8 +100,7 @@ func TestListenerBreaks(t *testing.T) {
 // E30: 200 connections from one address that say nothing, or are half open, all end at the handshake's limit, and
 // goroutines and descriptors are back where they were.
 func TestManyIdleConnections(t *testing.T) {
-	collectTimers()
-	e := edgetest.Start(t, edgetest.Options{Nodes: nodes("a"), MaxUnregistered: 128, Timers: edge.Timers{Handshake: 200 * time.Millisecond}})
+	e := edgetest.Start(t, edgetest.Options{Nodes: nodes("a"), MaxUnregistered: 128, Timers: edge.Timers{Handshake: 2 * time.Second}})
 	warm := edgetest.Dial(t, e, "a", edgetest.NodeOptions{})
 	warm.AwaitReady(t)
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
@@ -116,7 +116,7 @@ func TestManyIdleConnections(t *testing.T) {
 		conns = append(conns, c)
 	}
 	for _, c := range conns {
-		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(patience.Limit))
 		if _, err := c.Read(make([]byte, 1)); isTimeout(err) {
 			t.Fatal("a connection that never registered is still open")
 		}
@@ -125,8 +125,7 @@ func TestManyIdleConnections(t *testing.T) {
 	eventually(t, "goroutines and descriptors are back", func() bool {
 		return runtime.NumGoroutine() <= goroutines && openFiles(t) <= files
 	})
-	// No work stream here: the multiplexer's timer of its close would outlive the test and fire in somebody's bubble.
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience.Limit)
 	defer cancel()
 	if err := e.Registry.Current("a").Link.Probe(ctx); err != nil {
 		t.Errorf("the node that had registered: %v", err)
@@ -136,7 +135,6 @@ func TestManyIdleConnections(t *testing.T) {
 // Strangers who hold all places of unregistered connections, and come again as soon as they are closed, don't keep a
 // node out. With nothing but the handshake's limit they did, for ever, from one address and without a token.
 func TestStrangersDontKeepNodesOut(t *testing.T) {
-	collectTimers()
 	e := edgetest.Start(t, edgetest.Options{Nodes: nodes("a", "b"), MaxUnregistered: 8})
 	ctx, stop := context.WithCancel(t.Context())
 	var strangers sync.WaitGroup
@@ -175,7 +173,6 @@ func openFiles(t *testing.T) int {
 // TU-28, E31, "multiplexer before authentication": a length is a promise that costs the edge nothing, however often it
 // is made, and neither does a multiplexer that nobody has registered for.
 func TestPromisesCostNoMemory(t *testing.T) {
-	collectTimers()
 	e := edgetest.Start(t, edgetest.Options{Nodes: nodes("a")})
 	heap := func() int64 {
 		runtime.GC()
@@ -203,7 +200,7 @@ func TestPromisesCostNoMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _ = c.Write(greetings[i%len(greetings)])
-		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(patience.Limit))
 		if n, err := c.Read(make([]byte, 1)); n != 0 || isTimeout(err) || err == nil {
 			t.Errorf("round %d: %d bytes, %v", i, n, err)
 		}
@@ -219,7 +216,6 @@ func TestRefusalTimeDoesNotTell(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures time")
 	}
-	collectTimers()
 	e := edgetest.Start(t, edgetest.Options{Nodes: nodes("a", "b", "c")})
 	once := func(token string) time.Duration {
 		c, err := net.Dial("tcp", e.Addr())

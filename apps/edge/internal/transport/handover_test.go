@@ -10,6 +10,7 @@ import (
 	"iop/apps/edge/internal/node"
 	"iop/apps/edge/internal/transport"
 	"iop/packages/go/config"
+	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
@@ -85,7 +86,7 @@ func TestRevokedDuringHandover(t *testing.T) {
 
 // Only the process that has the connection can hand it over; to anybody else, and in mode dev, the word means nothing.
 func TestHandoverByAnother(t *testing.T) {
-	s := newManaged(t, transport.Timers{Probe: 2 * time.Second})
+	s := newManaged(t, transport.Timers{Probe: patience.Limit})
 	old := s.connect(s.ca.Node(t, "a"), edgetest.Hello("a"))
 	for name, change := range map[string]func(*pb.RegisterRequest){
 		"another process":  func(r *pb.RegisterRequest) { r.InstanceId = edgetest.Instance("clone") },

@@ -154,10 +154,10 @@ func TestPayloadFailed(t *testing.T) {
 		if _, resp := register(t, l, edgetest.Hello("a")); !resp.GetAccepted() {
 			t.Errorf("answer %v", resp)
 		}
+		if !strings.Contains(out.String(), "no such thing") {
+			t.Errorf("the log doesn't say why:\n%s", out.String())
+		}
 	})
-	if !strings.Contains(out.String(), "no such thing") {
-		t.Errorf("the log doesn't say why:\n%s", out.String())
-	}
 }
 
 func TestPayloadTooLarge(t *testing.T) {
@@ -229,10 +229,10 @@ func TestTokensAreNowhere(t *testing.T) {
 				t.Errorf("%s: the log shows the token:\n%s", name, out.String())
 			}
 		}
+		if !strings.Contains(out.String(), "unknown_token") {
+			t.Errorf("the log doesn't name the reason:\n%s", out.String())
+		}
 	})
-	if !strings.Contains(out.String(), "unknown_token") {
-		t.Errorf("the log doesn't name the reason:\n%s", out.String())
-	}
 }
 
 // leaks reports whether any eight characters of secret are in text.

@@ -18,6 +18,7 @@ import (
 	"iop/packages/go/config"
 	"iop/packages/go/identity"
 	"iop/packages/go/identity/identitytest"
+	"iop/packages/go/patience"
 	link "iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -34,7 +35,6 @@ type managedSite struct {
 
 func newManaged(t *testing.T, timers transport.Timers) *managedSite {
 	t.Helper()
-	collectTimers() // of the bubbles before
 	ca := identitytest.NewCA(t, "ca")
 	id, files := identitytest.Open(t, ca.Edge(t), ca)
 	e := edgetest.Start(t, edgetest.Options{Nodes: managedNodes(), Identity: id, Timers: timers})
@@ -178,7 +178,7 @@ func TestManagedRefusesPlaintext(t *testing.T) {
 	if err := link.WriteMessage(conn, edgetest.Hello("a")); err != nil {
 		t.Fatal(err)
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(patience.Limit))
 	answer, err := io.ReadAll(conn)
 	if errors.Is(err, os.ErrDeadlineExceeded) || strings.Contains(string(answer), "spiffe") {
 		t.Errorf("not closed, or told something: %q, %v", answer, err)
@@ -193,7 +193,7 @@ func TestManagedRefusesPlaintext(t *testing.T) {
 
 // E30 under TLS: who says nothing, and who stops after its first words, is closed by the handshake limit.
 func TestManagedSilence(t *testing.T) {
-	s := newManaged(t, transport.Timers{Handshake: 300 * time.Millisecond, Probe: 100 * time.Millisecond})
+	s := newManaged(t, transport.Timers{Handshake: 2 * time.Second, Probe: 100 * time.Millisecond})
 	silent, err := net.Dial("tcp", s.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func TestManagedSilence(t *testing.T) {
 // E25, TL-03: a live connection ends with its certificate; before that it gets no more work.
 func TestCertificateExpiresOnALiveConnection(t *testing.T) {
 	s := newManaged(t, transport.Timers{})
-	end := time.Now().Add(3 * time.Second).Truncate(time.Second)
+	end := time.Now().Add(5 * time.Second).Truncate(time.Second)
 	n := s.connect(s.ca.Node(t, "a", func(c *x509.Certificate) { c.NotBefore, c.NotAfter = end.Add(-10*time.Second), end }), edgetest.Hello("a"))
 	s.seen.want(t, events.KindDraining, "draining")
 	s.seen.want(t, events.KindFenced, "identity_expired")
@@ -221,7 +221,7 @@ func TestCertificateExpiresOnALiveConnection(t *testing.T) {
 
 func (s *managedSite) wantGoodbye(n *edgetest.Node, code pb.GoodbyeCode) {
 	s.t.Helper()
-	limit := time.After(10 * time.Second)
+	limit := time.After(patience.Limit)
 	for {
 		select {
 		case m := <-n.Heard:

@@ -5,11 +5,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -19,24 +17,16 @@ import (
 	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/node"
 	"iop/packages/go/config"
+	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bubble runs f on fake time. Such tests don't run in parallel.
+// bubble runs f alone, on fake time.
 func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
-	collectTimers()
-	synctest.Test(t, f)
-}
-
-// collectTimers empties the multiplexer's package-level pool of timers, so that one of a bubble before isn't used in the
-// next, or outside (faults.md §4).
-func collectTimers() {
-	for range 3 {
-		runtime.GC()
-	}
+	patience.Alone(t, func(t *testing.T) { patience.Bubble(t, f) })
 }
 
 // nodes makes records of enabled nodes with four places each.
@@ -130,7 +120,7 @@ func (l *log) count(kind events.Kind, code string) int {
 // want waits for an event of this kind and code that wasn't waited for before.
 func (l *log) want(t *testing.T, kind events.Kind, code string) events.Event {
 	t.Helper()
-	timeout := time.NewTimer(20 * time.Second)
+	timeout := time.NewTimer(patience.Limit)
 	defer timeout.Stop()
 	for {
 		select {
@@ -173,17 +163,7 @@ func median(d []time.Duration) time.Duration {
 // eventually polls until ok says so.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	timeout := time.NewTimer(10 * time.Second)
-	defer timeout.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-timeout.C:
-			t.Fatalf("never: %s", what)
-		}
-	}
+	patience.Until(t, what, ok)
 }
 
 // spy is a scheduler that writes down what it is told, and passes it on.
