@@ -202,7 +202,7 @@ type Limits struct {
 	// BodyInMemory is the size in bytes up to which a request body stays in memory; a longer one goes to an unlinked
 	// file. Default 256KiB.
 	BodyInMemory int64 `yaml:"body_in_memory,size" default:"256KiB"`
-	// BodyMemory is the budget in bytes for all request bodies together, in memory and in files. One that is read
+	// BodyMemory is the budget in bytes for all request bodies and collected answers together, in memory and in files. One that is read
 	// as a run counts three times, and 192 bytes for each JSON value. Beyond it callers are told overloaded. Default
 	// 512MiB.
 	BodyMemory int64 `yaml:"body_memory,size" default:"512MiB"`

@@ -178,6 +178,17 @@ func (b *body) take(n int64) error {
 	return nil
 }
 
+// collect reserves what an event adds to an answer that is collected before it is written: what it says, and the same
+// again where the answer is put together. It is given back with the body. An error is a *execution.Failure.
+func (b *body) collect(e execution.Event) error {
+	n := len(e.Text) + len(e.ToolCall.Arguments)
+	if n == 0 || b.take(2*int64(n)) == nil {
+		return nil
+	}
+	return execution.Failf(execution.CodeOverloaded, execution.OriginEdge,
+		"the edge holds as many requests and answers as it may (limits.body_memory); ask for a stream, which isn't held")
+}
+
 // fill reads src to its end, into memory first. length is what the caller declared, -1 = nothing.
 func (b *body) fill(src io.Reader, length int64) error {
 	// One byte more than the body, so that its end is seen without another piece.

@@ -134,6 +134,7 @@ type call struct {
 	state     *config.State
 	principal *config.Principal // nil = anonymous
 	tunnel    service.Tunnel    // filled as the request is understood
+	body      *body             // the whole body, once it was read
 	endpoint  *Endpoint
 	encode    encoder // the error shape of the path's dialect, nil while it isn't known
 	pathID    string  // what stands for {id} in the endpoint's path

@@ -15,6 +15,7 @@ type rendering struct {
 	request *dialect.Request
 	atOnce  string // finish reason of a request that needs no run, "" = it does
 	out     *sink
+	body    *body // of the request: what is collected of the answer counts against its budget
 	answer  dialect.Answer
 	text    []byte // of one event, used again
 }
@@ -25,6 +26,11 @@ func (r *rendering) Placed(at service.Placement) { r.out.Placed(at) }
 // Event implements service.EventSink. What an event looks like is with the caller when it returns.
 func (r *rendering) Event(_ uint64, e execution.Event) error {
 	var err error
+	if !r.request.Stream {
+		if f := r.body.collect(e); f != nil {
+			return f
+		}
+	}
 	if r.text, err = r.answer.Event(r.text[:0], e); err != nil || len(r.text) == 0 {
 		return err
 	}

@@ -210,7 +210,7 @@ func (h *Handler) follow(c *call, spec *service.RunSpec, stream bool) *refusal {
 		}
 		return h.runFailed(c, o)
 	}
-	whole := &wholeRun{out: c.out}
+	whole := &wholeRun{out: c.out, body: c.body}
 	if o = h.cfg.Runs.SubmitRun(ctx, spec, whole); o == nil {
 		c.out.abort()
 	}

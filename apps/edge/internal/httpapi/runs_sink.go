@@ -132,7 +132,8 @@ func (s *eventStream) write(name string, data eventData) error {
 // wholeRun collects a run's events into one object. It implements service.EventSink.
 type wholeRun struct {
 	dialect.Whole
-	out *sink
+	out  *sink
+	body *body // of the request: what is collected counts against its budget
 }
 
 type wholeCall struct {
@@ -145,7 +146,12 @@ type wholeCall struct {
 func (r *wholeRun) Placed(at service.Placement) { r.out.Placed(at) }
 
 // Event implements service.EventSink.
-func (r *wholeRun) Event(_ uint64, e execution.Event) error { return r.Whole.Event(e) }
+func (r *wholeRun) Event(_ uint64, e execution.Event) error {
+	if f := r.body.collect(e); f != nil {
+		return f
+	}
+	return r.Whole.Event(e)
+}
 
 // runResult is the answer to a run that doesn't stream.
 type runResult struct {

@@ -65,7 +65,7 @@ func (h *Handler) receive(c *call) (*body, *refusal) {
 		return nil, ref
 	}
 	c.patience = 0
-	c.tunnel.Body = b
+	c.tunnel.Body, c.body = b, b
 	return b, nil
 }
 
@@ -93,7 +93,7 @@ func (h *Handler) alternative(c *call, b *body, f found) (*rendering, *refusal) 
 	if run == nil {
 		return nil, ref
 	}
-	run.out, run.atOnce = c.out, run.request.AtOnce
+	run.out, run.atOnce, run.body = c.out, run.request.AtOnce, b
 	run.answer = api.Answer(run.request, dialect.About{RunID: c.tunnel.RunID, Model: run.request.Model, Created: c.started})
 	c.tunnel.Run = &service.Alternative{Input: &run.request.Input, Events: run}
 	return run, nil

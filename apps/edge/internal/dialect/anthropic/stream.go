@@ -8,7 +8,7 @@ import (
 )
 
 // maxHeld bounds what a stream holds back, in bytes.
-const maxHeld = dialect.MaxWhole
+const maxHeld = 4 << 20
 
 // blockCost is what a block that waits takes beside its text, in bytes: many may have next to none.
 const blockCost = 256
