@@ -126,12 +126,8 @@ func TestSubscribersMayPublishAndLeave(t *testing.T) {
 	}()
 	for i := range rounds {
 		deaf := b.Subscribe(1)
-		start := time.Now()
-		publishN(b, 3)
+		publishN(b, 3) // for ever, if they waited for somebody to read
 		deaf.Close()
-		if took := time.Since(start); took > 100*time.Millisecond {
-			t.Fatalf("round %d: publishing and leaving took %v", i, took)
-		}
 		if got := len(drain(deaf)); uint64(got)+deaf.Dropped() < 3 {
 			t.Fatalf("round %d: %d received, %d dropped of at least 3", i, got, deaf.Dropped())
 		}

@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds every wait of these tests; none waits so long unless something is broken.
-const patience = 10 * time.Second
+const patience = 30 * time.Second
 
 const (
 	aliceKey = "sk-iop-alice-0123456789abcdef"
