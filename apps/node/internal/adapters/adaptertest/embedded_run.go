@@ -5,11 +5,11 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 // EmbeddedRuns is what the suite has to know of the runs of an adapter that is its own provider.
@@ -80,10 +80,9 @@ func (e EmbeddedRuns) cancel(t *testing.T) {
 			if after > 0 {
 				r.Wait(t, after)
 			}
-			began := time.Now()
 			cancel(cause)
-			if err := <-done; err != cause || time.Since(began) > time.Second || after == 0 && len(r.Events()) != 0 {
-				t.Errorf("%v after %v, want %v; %d events", err, time.Since(began), cause, len(r.Events()))
+			if err := patience.Receive(t, "the end", done); err != cause || after == 0 && len(r.Events()) != 0 {
+				t.Errorf("%v, want %v; %d events", err, cause, len(r.Events()))
 			}
 		}
 	}

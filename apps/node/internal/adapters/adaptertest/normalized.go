@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
@@ -281,7 +280,7 @@ func (s *runs) ends(t *testing.T) {
 	} {
 		p := fakeprovider.New(t, k.script)
 		req := Ask("m", "hi")
-		req.Timers.Idle = 100 * time.Millisecond
+		req.Timers.Idle = waitLimit
 		got, _, err := Execute(t, t.Context(), s.adapter(t, p), req)
 		if got.Code != k.code || !strings.HasSuffix(got.Text, k.text) {
 			t.Errorf("%s: %v, text %q", name, err, got.Text)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 // Recorder is a sink that keeps what it is given and checks the order of it. Its fields may be read after Tunnel has
@@ -166,7 +167,7 @@ func (r *Recorder) Counted() execution.Usage {
 // maxPiece is the largest body that a frame carries; waitLimit how long a test waits for what must happen.
 const (
 	maxPiece  = 16320
-	waitLimit = 10 * time.Second
+	waitLimit = patience.Limit
 )
 
 // Post returns a request with a JSON body.
@@ -220,14 +221,5 @@ func Code(t testing.TB, err error) execution.Code {
 // Until returns when cond holds, or fails the test.
 func Until(t testing.TB, cond func() bool) {
 	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(waitLimit)
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatalf("it doesn't hold after %v", waitLimit)
-		}
-	}
+	patience.Until(t, "what the test waits for", cond)
 }

@@ -21,7 +21,7 @@ func (x *exchange) readEnd(resp *http.Response) {
 	if !x.keepable(resp) {
 		return
 	}
-	x.conn.idle = endLimit
+	x.conn.idle = x.pool.end
 	var rest [512]byte
 	if n, err := io.ReadFull(resp.Body, rest[:]); n < len(rest) && (err == io.EOF || err == io.ErrUnexpectedEOF) && !x.conn.cut() {
 		x.unread = false

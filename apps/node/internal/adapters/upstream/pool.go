@@ -17,8 +17,9 @@ import (
 type pool struct {
 	base    base
 	connect time.Duration
-	tls     *tls.Config // nil on http://
-	max     int         // idle connections kept
+	tls     *tls.Config   // nil on http://
+	max     int           // idle connections kept
+	end     time.Duration // how long an answer's end is waited for when the sink has enough
 	log     zerolog.Logger
 
 	// Memory that is used again.
@@ -36,7 +37,7 @@ type pool struct {
 }
 
 func newPool(b base, cfg Config) *pool {
-	p := &pool{base: b, connect: cfg.Connect, max: max(cfg.MaxConcurrency, 1), keep: idleKeepPlain, most: idleKeepMost, log: cfg.Log}
+	p := &pool{base: b, connect: cfg.Connect, max: max(cfg.MaxConcurrency, 1), end: endLimit, keep: idleKeepPlain, most: idleKeepMost, log: cfg.Log}
 	p.heads.New = func() any { return buffer(outSize) }
 	p.pieces.New = func() any { return buffer(MaxPiece) }
 	if p.connect <= 0 {

@@ -15,6 +15,7 @@ import (
 	"iop/apps/node/internal/adapters/adaptertest"
 	"iop/e2e/fakeprovider"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 // body is a request body that counts what happens to it.
@@ -154,13 +155,9 @@ func TestEarlyAnswer(t *testing.T) {
 			p := fakeprovider.New(t, script)
 			req := adaptertest.Post("/v1/chat/completions", "")
 			req.Body, req.ContentLength = &endless{make(chan struct{})}, 1<<40
-			began := time.Now()
-			r, err := adaptertest.Do(t, t.Context(), client(t, p.URL()), withTimers(req, time.Minute, time.Minute))
+			r, err := adaptertest.Do(t, t.Context(), client(t, p.URL()), withTimers(req, patience.Limit, patience.Limit)) // neither is waited for
 			if err != nil || r.Status() != 413 || string(r.Bytes()) != "too large" {
 				t.Errorf("%v, %d %q", err, r.Status(), r.Bytes())
-			}
-			if d := time.Since(began); d > 2*time.Second {
-				t.Errorf("took %v", d)
 			}
 		})
 	}
@@ -168,20 +165,21 @@ func TestEarlyAnswer(t *testing.T) {
 
 // The limit on the answer's head ends with the head, also when the request's last byte leaves after it.
 func TestEarlyStreamOutlivesTheFirstByteLimit(t *testing.T) {
-	const limit = 100 * time.Millisecond
-	p := fakeprovider.New(t, func(x *fakeprovider.Exchange) {
-		x.BeginStream(200, "text/event-stream")
-		x.Chunk("data: 1\n\n")
-		x.Body()
-		if x.Pause(3 * limit) {
-			x.Chunk("data: 2\n\n")
-			x.EndChunks()
-		}
+	patience.Widen(t, 100*time.Millisecond, func(limit time.Duration) bool {
+		p := fakeprovider.New(t, func(x *fakeprovider.Exchange) {
+			x.BeginStream(200, "text/event-stream")
+			x.Chunk("data: 1\n\n")
+			x.Body()
+			if x.Pause(3 * limit) {
+				x.Chunk("data: 2\n\n")
+				x.EndChunks()
+			}
+		})
+		req, _ := upload(bytes.NewReader(junk(4<<20)), 4<<20)
+		_, err := adaptertest.Do(t, t.Context(), client(t, p.URL()), withTimers(req, limit, 0))
+		t.Log(err)
+		return err == nil
 	})
-	req, _ := upload(bytes.NewReader(junk(4<<20)), 4<<20)
-	if _, err := adaptertest.Do(t, t.Context(), client(t, p.URL()), withTimers(req, limit, 0)); err != nil {
-		t.Error(err)
-	}
 }
 
 // A provider that closes under a request and says nothing: not nothing_sent, never sent again.
@@ -281,10 +279,8 @@ func TestCancelWhileTheRequestIsSent(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			timer := time.AfterFunc(50*time.Millisecond, func() { cancel(execution.CauseClientGone) })
 			defer timer.Stop()
-			began := time.Now()
-			_, err := adaptertest.Do(t, ctx, client(t, p.URL()), req)
-			if err != execution.CauseClientGone || time.Since(began) > time.Second {
-				t.Error(err, time.Since(began))
+			if _, err := adaptertest.Do(t, ctx, client(t, p.URL()), req); err != execution.CauseClientGone {
+				t.Error(err)
 			}
 		})
 	}
