@@ -18,7 +18,6 @@ func TestCommands(t *testing.T) {
 		"/api/version": fixture(t, "ollama-0.17.4/version"), "/api/tags": fixture(t, "ollama-0.17.4/tags"),
 		"/api/ps": fixture(t, "ollama-0.17.4/ps-loaded"), "/api/show": fixture(t, "ollama-0.17.4/show"),
 	}))
-	a := at(t, p)
 	for path, name := range map[string]string{"/api/version": "version", "/api/tags": "tags", "/api/ps": "ps-loaded", "/api/show": "show"} {
 		f, err := fakeprovider.LoadFixture("ollama-0.17.4/" + name)
 		if err != nil {
@@ -33,7 +32,7 @@ func TestCommands(t *testing.T) {
 			req = adaptertest.Post(path, `{"model":"tiny"}`)
 		}
 		r := adaptertest.NewRecorder()
-		err = a.Command(t.Context(), req, r)
+		err = at(t, p).Command(t.Context(), req, r) // each anew: a recording that ended closes its connection (HT-14)
 		if faults := r.End(err); err != nil || r.Status() != 200 || string(r.Bytes()) != string(body) || len(faults) > 0 {
 			t.Errorf("%s: %v, status %d, %d bytes of %d, %q", path, err, r.Status(), len(r.Bytes()), len(body), faults)
 		}
