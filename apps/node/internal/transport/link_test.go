@@ -42,6 +42,7 @@ func TestLinkComesUp(t *testing.T) {
 		t.Errorf("got %q %v", got.Kinds, got.Err)
 	}
 	edge.RunEnd("r1")
+	nodetest.Eventually(t, "the projection is noted", func() bool { return r.link.Status().Projection == 1 })
 	s := r.link.Status()
 	if s.Generation != 7 || s.NodeID != "gpu-1" || s.EdgeID != "edge" || s.Projection != 1 || s.Dials != 1 || s.Registrations != 1 || s.Mux.BytesIn == 0 {
 		t.Errorf("status = %+v", s)

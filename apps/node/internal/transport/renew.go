@@ -62,8 +62,8 @@ func newRenewal(c *connection) *renewal {
 		wait = max(left/2, renewPause)
 	}
 	r.due.Reset(wait)
-	if c.peer.Shown != c.link.cfg.Identity.Current() { // changed since the handshake
-		r.look()
+	if c.peer.Shown != c.link.cfg.Identity.Current() && !r.look() { // changed since the handshake, and disowns the edge
+		r.expired.Reset(0)
 	}
 	return r
 }
