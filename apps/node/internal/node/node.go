@@ -205,9 +205,7 @@ func (x *Executor) CancelAll(cause execution.CancelCause) {
 // called when no connection is left.
 func (x *Executor) Close(ctx context.Context) {
 	x.CancelAll(execution.CauseNodeDraining)
-	x.mu.Lock()
-	x.stop() // no probe begins behind this
-	x.mu.Unlock()
+	x.stop()
 	x.cfg.Router.Swap(x.cfg.Edge, nil)
 	ended := make(chan struct{})
 	go func() { // ends with the last driver that returns

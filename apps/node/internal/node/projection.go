@@ -170,10 +170,6 @@ func (x *Executor) probe(a *router.Adapter) <-chan struct{} {
 		return asked
 	}
 	answered := make(chan struct{})
-	if x.ctx.Err() != nil {
-		close(answered)
-		return answered
-	}
 	x.probing[a] = answered
 	x.work.Go(func() { // ends with the probe, which returns by its context's deadline
 		ctx, cancel := context.WithTimeout(x.ctx, x.cfg.Timers.Probe)

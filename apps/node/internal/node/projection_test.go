@@ -322,26 +322,3 @@ func TestShortAnswersAreCoalesced(t *testing.T) {
 		t.Errorf("an answer of four frames took %d writes at best, want 1", fewest)
 	}
 }
-
-// A provider that couldn't be reached is asked about itself at once, so that no more is sent to it; the regular question
-// would come only after a while.
-func TestUnreachableProviderIsAskedAtOnce(t *testing.T) {
-	var gone atomic.Bool
-	a := &nodetest.Adapter{
-		OnTunnel: func(context.Context, *execution.TunnelRequest, execution.TunnelSink) error {
-			gone.Store(true)
-			return &execution.Failure{Code: execution.CodeUpstreamConnect, Origin: execution.OriginProvider, Text: "connection refused", NothingSent: true}
-		},
-		OnProbe: func(context.Context) execution.Capabilities {
-			if gone.Load() {
-				return execution.Capabilities{Reason: "connection refused"}
-			}
-			return nodetest.Up()
-		},
-	}
-	r := newRig(t, a, timers(func(t *node.Timers) { t.ProbeEvery = time.Hour }))
-	if got := r.Start("r1").Collect(); execution.Code(got.Error.GetCode()) != execution.CodeUpstreamConnect {
-		t.Fatalf("got %q %v", got.Kinds, got.Error)
-	}
-	r.Status("the adapter isn't available", func(s *pb.NodeStatus) bool { return !s.GetAdapters()[0].GetAvailable() })
-}

@@ -203,10 +203,6 @@ func (t *task) finish(o outcome) bool {
 		t.logged(zerolog.DebugLevel).Err(err).Msg("nobody took the terminal")
 	}
 	t.executor().said(t)
-	if o.code() == execution.CodeUpstreamConnect {
-		// The provider is gone as it seems: the edge needn't send it more until the next regular question.
-		t.executor().probe(t.place.Adapter())
-	}
 	close(t.done)
 	return true
 }
