@@ -8,6 +8,8 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 one() {
 	local out
 	out=$("$GO" test -run '^$' -fuzz "^$2\$" -fuzztime "$FUZZTIME" -fuzzminimizetime 0 -parallel 1 "./$(dirname "$1")" 2>&1) ||
+		# An input that is running when the time is over may be reported as a failure without one (golang/go#48591).
+		{ grep -q 'context deadline exceeded' <<<"$out" && ! grep -qE 'Failing input|panic|_test.go:' <<<"$out"; } ||
 		{ printf '%s %s FAILED\n%s\n' "$(dirname "$1")" "$2" "$out"; return 1; }
 	printf 'fuzz %s %s: %s\n' "$(dirname "$1")" "$2" "$(grep -oE 'execs: [0-9]+' <<<"$out" | tail -1)"
 }

@@ -101,6 +101,9 @@ func (a *answer) open(index int, b *block) error {
 	if err := a.close(index); err != nil { // a provider that ends none of its blocks
 		return err
 	}
+	if b.Name == "" { // held back for its name, it would let the next one begin with a number of its own
+		return execution.Failf(execution.CodeAdapterDecode, execution.OriginProvider, "the provider calls a tool without a name")
+	}
 	if len(a.calls) == maxOpen {
 		return a.Undecodable("the provider opens too many blocks at once")
 	}
