@@ -13,8 +13,9 @@ const (
 // there. It belongs to the node's adapter and outlives connections: a broken provider isn't mended by a new link. After
 // a pause one execution tries; its success closes the breaker, its failure doubles the pause.
 type breaker struct {
-	failures int // in a row
-	most     int // of them
+	failures int       // in a row
+	counted  time.Time // when the last of them was
+	most     int       // of them
 	why      string
 	until    time.Time // when the next may try; meaningful when tripped
 	pause    time.Duration
@@ -71,7 +72,9 @@ func (g *Grant) Judge(v Verdict, why string) {
 	case v == Healthy && (tried || !b.tripped()): // one that began before it tripped says nothing new
 		b.reset()
 		s.offerLocked([]*place{g.p}, now)
+	case v == Faulty && !tried && g.since.Before(b.counted): // of one incident, however many it ended
 	case v == Faulty && (tried || !b.tripped()):
+		b.counted = now
 		b.failures++
 		b.why = why
 		b.trial = nil

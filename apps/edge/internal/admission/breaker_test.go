@@ -139,3 +139,30 @@ func TestBreakerBounds(t *testing.T) {
 		mustGrant(t, s, request("again"))
 	})
 }
+
+// A provider that dies ends all that it had in work: that is one failure. Who waits is told by trying.
+func TestOneIncidentIsOneFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		s.Publish(oneNode("bad", 64))
+		var all []*Grant
+		for i := range 64 {
+			g := mustGrant(t, s, request(name("r", i)))
+			g.Sent()
+			all = append(all, g)
+		}
+		time.Sleep(time.Second)
+		for _, g := range all {
+			end(t, s, g)
+			g.Judge(Faulty, "broke off")
+		}
+		if b := s.Snapshot().Places[0].Broken; b != nil {
+			t.Fatalf("%+v", b)
+		}
+		time.Sleep(time.Millisecond)
+		fail(t, s, "bad", breakerFailures-1)
+		if s.Snapshot().Places[0].Broken == nil {
+			t.Error("failures one after the other don't count")
+		}
+	})
+}
