@@ -22,8 +22,8 @@ const (
 )
 
 // Assembler puts the pieces of an answer's tool calls together and keeps parallel calls apart. It gives each call an
-// index of its own, counted from 0 in the order in which the calls begin, and an id that isn't empty and is no other
-// call's; an id that the provider gave stays as it is. A piece belongs to
+// index of its own, counted from 0 in the order in which the calls get their names, before which nothing is told of them,
+// and an id that isn't empty and is no other call's; an id that the provider gave stays as it is. A piece belongs to
 //
 //   - the call with its id, unless it names another tool or has another index;
 //   - else, if it has a name, a new call; but the call at its index (or the latest, if it has none) when that one waits
@@ -39,13 +39,14 @@ type Assembler struct {
 	byPos  map[int]*call    // the latest call at an index of the provider's
 	ids    map[string]bool  // that were given out
 	rounds int              // messages so far
+	named  int              // calls that have a name
 	held   int              // bytes of arguments that ever waited for a name
 	out    []ToolCallDelta
 }
 
 // call is one tool call, as far as it is known.
 type call struct {
-	index int
+	index int // meaningful with a name
 	id    string
 	name  string
 	pos   *int // the provider's index
@@ -158,7 +159,7 @@ func (a *Assembler) latest(pos *int) *call {
 
 // begin makes a new call.
 func (a *Assembler) begin(p *ToolCallPiece) *call {
-	c := &call{index: len(a.calls)}
+	c := &call{}
 	a.calls = append(a.calls, c)
 	if p.Index != nil {
 		pos := *p.Index
@@ -185,15 +186,17 @@ func (a *Assembler) grow(c *call, p *ToolCallPiece) error {
 			a.out = append(a.out, ToolCallDelta{Index: c.index, Arguments: p.Arguments})
 		}
 	case p.Name == "":
-		if c.id == "" && p.ID != "" {
-			c.id = a.id(c.index, p.ID)
+		if c.id == "" && a.usable(p.ID) {
+			c.id = p.ID
+			a.ids[p.ID] = true
 		}
 		if a.held += len(p.Arguments); a.held > maxHeld {
 			return Failf(CodeAdapterDecode, OriginProvider, "provider gave over %d bytes of arguments before the tool's name", maxHeld)
 		}
 		c.held = append(c.held, p.Arguments...)
 	default:
-		c.name = p.Name
+		c.name, c.index = p.Name, a.named
+		a.named++
 		if c.id == "" {
 			c.id = a.id(c.index, p.ID)
 		}
@@ -206,7 +209,7 @@ func (a *Assembler) grow(c *call, p *ToolCallPiece) error {
 // id returns the id of the call at index: the provider's, unless there is none or another call has it.
 func (a *Assembler) id(index int, given string) string {
 	id := given
-	if id == "" || len(id) > maxMessageID || a.ids[id] {
+	if !a.usable(id) {
 		sum := sha256.Sum256([]byte(a.seed))
 		id = "call_" + hex.EncodeToString(sum[:6]) + "_" + strconv.Itoa(index)
 		for a.ids[id] {
@@ -216,6 +219,9 @@ func (a *Assembler) id(index int, given string) string {
 	a.ids[id] = true
 	return id
 }
+
+// usable reports whether an id that a provider gives is one.
+func (a *Assembler) usable(id string) bool { return id != "" && len(id) <= maxMessageID && !a.ids[id] }
 
 // jsonEnd tells when a JSON object or array that comes in pieces is complete. It takes valid JSON for granted.
 type jsonEnd struct {

@@ -56,6 +56,9 @@ func TestAssembler(t *testing.T) {
 			{{Index: at(1), Arguments: `{"path":`}, {Index: at(0), Arguments: `{"path":`}},
 			{{Index: at(0), Arguments: `"a.rs"}`}, {Index: at(1), Arguments: `"b.rs"}`}},
 		}, []ToolCall{{"x", "read", a}, {"y", "read", b}}},
+		"a name that comes behind another's": {[]m{
+			{{Index: at(0), ID: "x", Arguments: a}}, {{Index: at(1), ID: "y", Name: "read", Arguments: b}}, {{Index: at(0), Name: "read"}},
+		}, []ToolCall{{"y", "read", b}, {"x", "read", a}}},
 		"ST-29: ids, no index": {[]m{
 			{{ID: "x", Name: "read"}}, {{Arguments: `{"path":`}}, {{Arguments: `"a.rs"}`}},
 			{{ID: "y", Name: "read"}}, {{Arguments: `{"path":`}}, {{Arguments: `"b.rs"}`}},
