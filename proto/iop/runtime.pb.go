@@ -234,20 +234,95 @@ func (Origin) EnumDescriptor() ([]byte, []int) {
 	return file_proto_iop_runtime_proto_rawDescGZIP(), []int{1}
 }
 
-// LeaseReason is why a lease was refused. Its values arrive with lease behaviour; declared so that Failure is whole.
+// LeaseReason is why a lease was refused; agent-contract/inner/credential-lease.md says what each means.
 type LeaseReason int32
 
 const (
-	LeaseReason_LEASE_REASON_UNSPECIFIED LeaseReason = 0
+	LeaseReason_LEASE_REASON_UNSPECIFIED              LeaseReason = 0
+	LeaseReason_LEASE_REASON_MALFORMED                LeaseReason = 1
+	LeaseReason_LEASE_REASON_UNSUPPORTED_VERSION      LeaseReason = 2
+	LeaseReason_LEASE_REASON_UNKNOWN_KEY              LeaseReason = 3
+	LeaseReason_LEASE_REASON_BAD_SIGNATURE            LeaseReason = 4
+	LeaseReason_LEASE_REASON_WRONG_RECIPIENT          LeaseReason = 5
+	LeaseReason_LEASE_REASON_STALE_GENERATION         LeaseReason = 6
+	LeaseReason_LEASE_REASON_DISABLED                 LeaseReason = 7
+	LeaseReason_LEASE_REASON_REVOKED                  LeaseReason = 8
+	LeaseReason_LEASE_REASON_STALE_REVISION           LeaseReason = 9
+	LeaseReason_LEASE_REASON_NOT_YET_VALID            LeaseReason = 10
+	LeaseReason_LEASE_REASON_EXPIRED                  LeaseReason = 11
+	LeaseReason_LEASE_REASON_TTL_TOO_LONG             LeaseReason = 12
+	LeaseReason_LEASE_REASON_BINDING_MISMATCH         LeaseReason = 13
+	LeaseReason_LEASE_REASON_REPLAYED                 LeaseReason = 14
+	LeaseReason_LEASE_REASON_REPLAY_CACHE_FULL        LeaseReason = 15
+	LeaseReason_LEASE_REASON_CLOCK_UNSYNCED           LeaseReason = 16
+	LeaseReason_LEASE_REASON_UNSEALED_TOO_EARLY       LeaseReason = 17
+	LeaseReason_LEASE_REASON_OPEN_FAILED              LeaseReason = 18
+	LeaseReason_LEASE_REASON_BAD_SECRET               LeaseReason = 19
+	LeaseReason_LEASE_REASON_UNUSED                   LeaseReason = 20
+	LeaseReason_LEASE_REASON_INJECTION_FAILED         LeaseReason = 21
+	LeaseReason_LEASE_REASON_ORIGIN_REFUSED           LeaseReason = 22
+	LeaseReason_LEASE_REASON_HEADER_REFUSED           LeaseReason = 23
+	LeaseReason_LEASE_REASON_PLAINTEXT_ORIGIN_REFUSED LeaseReason = 24
+	LeaseReason_LEASE_REASON_IDENTITY_REQUIRED        LeaseReason = 25
 )
 
 // Enum value maps for LeaseReason.
 var (
 	LeaseReason_name = map[int32]string{
-		0: "LEASE_REASON_UNSPECIFIED",
+		0:  "LEASE_REASON_UNSPECIFIED",
+		1:  "LEASE_REASON_MALFORMED",
+		2:  "LEASE_REASON_UNSUPPORTED_VERSION",
+		3:  "LEASE_REASON_UNKNOWN_KEY",
+		4:  "LEASE_REASON_BAD_SIGNATURE",
+		5:  "LEASE_REASON_WRONG_RECIPIENT",
+		6:  "LEASE_REASON_STALE_GENERATION",
+		7:  "LEASE_REASON_DISABLED",
+		8:  "LEASE_REASON_REVOKED",
+		9:  "LEASE_REASON_STALE_REVISION",
+		10: "LEASE_REASON_NOT_YET_VALID",
+		11: "LEASE_REASON_EXPIRED",
+		12: "LEASE_REASON_TTL_TOO_LONG",
+		13: "LEASE_REASON_BINDING_MISMATCH",
+		14: "LEASE_REASON_REPLAYED",
+		15: "LEASE_REASON_REPLAY_CACHE_FULL",
+		16: "LEASE_REASON_CLOCK_UNSYNCED",
+		17: "LEASE_REASON_UNSEALED_TOO_EARLY",
+		18: "LEASE_REASON_OPEN_FAILED",
+		19: "LEASE_REASON_BAD_SECRET",
+		20: "LEASE_REASON_UNUSED",
+		21: "LEASE_REASON_INJECTION_FAILED",
+		22: "LEASE_REASON_ORIGIN_REFUSED",
+		23: "LEASE_REASON_HEADER_REFUSED",
+		24: "LEASE_REASON_PLAINTEXT_ORIGIN_REFUSED",
+		25: "LEASE_REASON_IDENTITY_REQUIRED",
 	}
 	LeaseReason_value = map[string]int32{
-		"LEASE_REASON_UNSPECIFIED": 0,
+		"LEASE_REASON_UNSPECIFIED":              0,
+		"LEASE_REASON_MALFORMED":                1,
+		"LEASE_REASON_UNSUPPORTED_VERSION":      2,
+		"LEASE_REASON_UNKNOWN_KEY":              3,
+		"LEASE_REASON_BAD_SIGNATURE":            4,
+		"LEASE_REASON_WRONG_RECIPIENT":          5,
+		"LEASE_REASON_STALE_GENERATION":         6,
+		"LEASE_REASON_DISABLED":                 7,
+		"LEASE_REASON_REVOKED":                  8,
+		"LEASE_REASON_STALE_REVISION":           9,
+		"LEASE_REASON_NOT_YET_VALID":            10,
+		"LEASE_REASON_EXPIRED":                  11,
+		"LEASE_REASON_TTL_TOO_LONG":             12,
+		"LEASE_REASON_BINDING_MISMATCH":         13,
+		"LEASE_REASON_REPLAYED":                 14,
+		"LEASE_REASON_REPLAY_CACHE_FULL":        15,
+		"LEASE_REASON_CLOCK_UNSYNCED":           16,
+		"LEASE_REASON_UNSEALED_TOO_EARLY":       17,
+		"LEASE_REASON_OPEN_FAILED":              18,
+		"LEASE_REASON_BAD_SECRET":               19,
+		"LEASE_REASON_UNUSED":                   20,
+		"LEASE_REASON_INJECTION_FAILED":         21,
+		"LEASE_REASON_ORIGIN_REFUSED":           22,
+		"LEASE_REASON_HEADER_REFUSED":           23,
+		"LEASE_REASON_PLAINTEXT_ORIGIN_REFUSED": 24,
+		"LEASE_REASON_IDENTITY_REQUIRED":        25,
 	}
 )
 
@@ -981,6 +1056,7 @@ type Failure struct {
 	RetryAfterMs   int64                  `protobuf:"varint,5,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`     // 0 = not told
 	LeaseReason    LeaseReason            `protobuf:"varint,6,opt,name=lease_reason,json=leaseReason,proto3,enum=iop.runtime.v1.LeaseReason" json:"lease_reason,omitempty"`
 	NothingSent    bool                   `protobuf:"varint,7,opt,name=nothing_sent,json=nothingSent,proto3" json:"nothing_sent,omitempty"` // no byte of the request may have reached a provider
+	LeaseField     uint32                 `protobuf:"varint,8,opt,name=lease_field,json=leaseField,proto3" json:"lease_field,omitempty"`    // what lease_reason is about, by its number in credential-lease.md; 0 = no field
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1062,6 +1138,13 @@ func (x *Failure) GetNothingSent() bool {
 		return x.NothingSent
 	}
 	return false
+}
+
+func (x *Failure) GetLeaseField() uint32 {
+	if x != nil {
+		return x.LeaseField
+	}
+	return 0
 }
 
 // Usage counts tokens; an absent field is unknown, never zero.
@@ -1575,8 +1658,11 @@ type RegisterResponse struct {
 	Config               *NodeConfigPayload     `protobuf:"bytes,13,opt,name=config,proto3" json:"config,omitempty"`
 	Limits               *Limits                `protobuf:"bytes,14,opt,name=limits,proto3" json:"limits,omitempty"`
 	EdgeTimeMs           int64                  `protobuf:"varint,15,opt,name=edge_time_ms,json=edgeTimeMs,proto3" json:"edge_time_ms,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// challenge says that this isn't the answer yet: the edge wants RegisterProof first. Everything else is empty then.
+	// Only a node that sent a recipient_public_key is asked, at most once.
+	Challenge     *RegisterChallenge `protobuf:"bytes,16,opt,name=challenge,proto3" json:"challenge,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RegisterResponse) Reset() {
@@ -1712,6 +1798,13 @@ func (x *RegisterResponse) GetEdgeTimeMs() int64 {
 		return x.EdgeTimeMs
 	}
 	return 0
+}
+
+func (x *RegisterResponse) GetChallenge() *RegisterChallenge {
+	if x != nil {
+		return x.Challenge
+	}
+	return nil
 }
 
 // NodeConfigPayload is the projection: what this node must know of the edge's configuration, and nothing else. It
@@ -2851,6 +2944,7 @@ type RunEnd struct {
 	Background    bool                   `protobuf:"varint,13,opt,name=background,proto3" json:"background,omitempty"`
 	StartedMs     int64                  `protobuf:"varint,14,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`
 	EndedMs       int64                  `protobuf:"varint,15,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
+	LeaseField    uint32                 `protobuf:"varint,16,opt,name=lease_field,json=leaseField,proto3" json:"lease_field,omitempty"` // as in Failure
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2986,6 +3080,13 @@ func (x *RunEnd) GetStartedMs() int64 {
 func (x *RunEnd) GetEndedMs() int64 {
 	if x != nil {
 		return x.EndedMs
+	}
+	return 0
+}
+
+func (x *RunEnd) GetLeaseField() uint32 {
+	if x != nil {
+		return x.LeaseField
 	}
 	return 0
 }
@@ -3846,7 +3947,7 @@ func (x *Goodbye) GetRetryAfterMs() int64 {
 	return 0
 }
 
-// Lease and recipient messages: declared; legal only once LEASE_V1 was negotiated.
+// Lease and recipient messages: legal only once LEASE_V1 was negotiated.
 type CredentialRevoked struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Slot          string                 `protobuf:"bytes,1,opt,name=slot,proto3" json:"slot,omitempty"`
@@ -6260,7 +6361,7 @@ var File_proto_iop_runtime_proto protoreflect.FileDescriptor
 
 const file_proto_iop_runtime_proto_rawDesc = "" +
 	"\n" +
-	"\x17proto/iop/runtime.proto\x12\x0eiop.runtime.v1\"\xb0\x02\n" +
+	"\x17proto/iop/runtime.proto\x12\x0eiop.runtime.v1\"\xd1\x02\n" +
 	"\aFailure\x12/\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1b.iop.runtime.v1.FailureCodeR\x04code\x12.\n" +
 	"\x06origin\x18\x02 \x01(\x0e2\x16.iop.runtime.v1.OriginR\x06origin\x12\x12\n" +
@@ -6268,7 +6369,9 @@ const file_proto_iop_runtime_proto_rawDesc = "" +
 	"\x0fupstream_status\x18\x04 \x01(\x05R\x0eupstreamStatus\x12$\n" +
 	"\x0eretry_after_ms\x18\x05 \x01(\x03R\fretryAfterMs\x12>\n" +
 	"\flease_reason\x18\x06 \x01(\x0e2\x1b.iop.runtime.v1.LeaseReasonR\vleaseReason\x12!\n" +
-	"\fnothing_sent\x18\a \x01(\bR\vnothingSent\"\xad\x01\n" +
+	"\fnothing_sent\x18\a \x01(\bR\vnothingSent\x12\x1f\n" +
+	"\vlease_field\x18\b \x01(\rR\n" +
+	"leaseField\"\xad\x01\n" +
 	"\x05Usage\x12\x19\n" +
 	"\x05input\x18\x01 \x01(\x03H\x00R\x05input\x88\x01\x01\x12\x1b\n" +
 	"\x06output\x18\x02 \x01(\x03H\x01R\x06output\x88\x01\x01\x12\x1b\n" +
@@ -6314,7 +6417,7 @@ const file_proto_iop_runtime_proto_rawDesc = "" +
 	"\fheartbeat_ms\x18\x01 \x01(\x03R\vheartbeatMs\x12\x17\n" +
 	"\adead_ms\x18\x02 \x01(\x03R\x06deadMs\x12\x1b\n" +
 	"\tmax_frame\x18\x03 \x01(\x03R\bmaxFrame\x12\x19\n" +
-	"\bmax_open\x18\x04 \x01(\x03R\amaxOpen\"\xd2\x04\n" +
+	"\bmax_open\x18\x04 \x01(\x03R\amaxOpen\"\x93\x05\n" +
 	"\x10RegisterResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x126\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x1e.iop.runtime.v1.RegisterReasonR\x06reason\x12\x1f\n" +
@@ -6333,7 +6436,8 @@ const file_proto_iop_runtime_proto_rawDesc = "" +
 	"\x06config\x18\r \x01(\v2!.iop.runtime.v1.NodeConfigPayloadR\x06config\x12.\n" +
 	"\x06limits\x18\x0e \x01(\v2\x16.iop.runtime.v1.LimitsR\x06limits\x12 \n" +
 	"\fedge_time_ms\x18\x0f \x01(\x03R\n" +
-	"edgeTimeMs\"\xa5\x03\n" +
+	"edgeTimeMs\x12?\n" +
+	"\tchallenge\x18\x10 \x01(\v2!.iop.runtime.v1.RegisterChallengeR\tchallenge\"\xa5\x03\n" +
 	"\x11NodeConfigPayload\x12\x1e\n" +
 	"\n" +
 	"projection\x18\x01 \x01(\x04R\n" +
@@ -6423,7 +6527,7 @@ const file_proto_iop_runtime_proto_rawDesc = "" +
 	"\asent_ms\x18\x03 \x01(\x03R\x06sentMs\x12\"\n" +
 	"\recho_delay_ms\x18\x04 \x01(\x03R\vechoDelayMs\"6\n" +
 	"\bRunEnded\x12*\n" +
-	"\x04ends\x18\x01 \x03(\v2\x16.iop.runtime.v1.RunEndR\x04ends\"\xaa\x04\n" +
+	"\x04ends\x18\x01 \x03(\v2\x16.iop.runtime.v1.RunEndR\x04ends\"\xcb\x04\n" +
 	"\x06RunEnd\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x121\n" +
@@ -6444,7 +6548,9 @@ const file_proto_iop_runtime_proto_rawDesc = "" +
 	"background\x12\x1d\n" +
 	"\n" +
 	"started_ms\x18\x0e \x01(\x03R\tstartedMs\x12\x19\n" +
-	"\bended_ms\x18\x0f \x01(\x03R\aendedMs\"&\n" +
+	"\bended_ms\x18\x0f \x01(\x03R\aendedMs\x12\x1f\n" +
+	"\vlease_field\x18\x10 \x01(\rR\n" +
+	"leaseField\"&\n" +
 	"\vRunEndedAck\x12\x17\n" +
 	"\arun_ids\x18\x01 \x03(\tR\x06runIds\"\x89\x01\n" +
 	"\rCancelRequest\x12.\n" +
@@ -6744,9 +6850,35 @@ const file_proto_iop_runtime_proto_rawDesc = "" +
 	"\rORIGIN_CALLER\x10\x01\x12\x0f\n" +
 	"\vORIGIN_EDGE\x10\x02\x12\x0f\n" +
 	"\vORIGIN_NODE\x10\x03\x12\x13\n" +
-	"\x0fORIGIN_PROVIDER\x10\x04*+\n" +
+	"\x0fORIGIN_PROVIDER\x10\x04*\xcf\x06\n" +
 	"\vLeaseReason\x12\x1c\n" +
-	"\x18LEASE_REASON_UNSPECIFIED\x10\x00*]\n" +
+	"\x18LEASE_REASON_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16LEASE_REASON_MALFORMED\x10\x01\x12$\n" +
+	" LEASE_REASON_UNSUPPORTED_VERSION\x10\x02\x12\x1c\n" +
+	"\x18LEASE_REASON_UNKNOWN_KEY\x10\x03\x12\x1e\n" +
+	"\x1aLEASE_REASON_BAD_SIGNATURE\x10\x04\x12 \n" +
+	"\x1cLEASE_REASON_WRONG_RECIPIENT\x10\x05\x12!\n" +
+	"\x1dLEASE_REASON_STALE_GENERATION\x10\x06\x12\x19\n" +
+	"\x15LEASE_REASON_DISABLED\x10\a\x12\x18\n" +
+	"\x14LEASE_REASON_REVOKED\x10\b\x12\x1f\n" +
+	"\x1bLEASE_REASON_STALE_REVISION\x10\t\x12\x1e\n" +
+	"\x1aLEASE_REASON_NOT_YET_VALID\x10\n" +
+	"\x12\x18\n" +
+	"\x14LEASE_REASON_EXPIRED\x10\v\x12\x1d\n" +
+	"\x19LEASE_REASON_TTL_TOO_LONG\x10\f\x12!\n" +
+	"\x1dLEASE_REASON_BINDING_MISMATCH\x10\r\x12\x19\n" +
+	"\x15LEASE_REASON_REPLAYED\x10\x0e\x12\"\n" +
+	"\x1eLEASE_REASON_REPLAY_CACHE_FULL\x10\x0f\x12\x1f\n" +
+	"\x1bLEASE_REASON_CLOCK_UNSYNCED\x10\x10\x12#\n" +
+	"\x1fLEASE_REASON_UNSEALED_TOO_EARLY\x10\x11\x12\x1c\n" +
+	"\x18LEASE_REASON_OPEN_FAILED\x10\x12\x12\x1b\n" +
+	"\x17LEASE_REASON_BAD_SECRET\x10\x13\x12\x17\n" +
+	"\x13LEASE_REASON_UNUSED\x10\x14\x12!\n" +
+	"\x1dLEASE_REASON_INJECTION_FAILED\x10\x15\x12\x1f\n" +
+	"\x1bLEASE_REASON_ORIGIN_REFUSED\x10\x16\x12\x1f\n" +
+	"\x1bLEASE_REASON_HEADER_REFUSED\x10\x17\x12)\n" +
+	"%LEASE_REASON_PLAINTEXT_ORIGIN_REFUSED\x10\x18\x12\"\n" +
+	"\x1eLEASE_REASON_IDENTITY_REQUIRED\x10\x19*]\n" +
 	"\n" +
 	"LeaseState\x12\x1b\n" +
 	"\x17LEASE_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
@@ -6942,95 +7074,96 @@ var file_proto_iop_runtime_proto_depIdxs = []int32{
 	4,  // 5: iop.runtime.v1.RegisterResponse.features:type_name -> iop.runtime.v1.Feature
 	24, // 6: iop.runtime.v1.RegisterResponse.config:type_name -> iop.runtime.v1.NodeConfigPayload
 	22, // 7: iop.runtime.v1.RegisterResponse.limits:type_name -> iop.runtime.v1.Limits
-	25, // 8: iop.runtime.v1.NodeConfigPayload.adapters:type_name -> iop.runtime.v1.AdapterConfig
-	26, // 9: iop.runtime.v1.NodeConfigPayload.lease_keys:type_name -> iop.runtime.v1.LeaseKey
-	27, // 10: iop.runtime.v1.NodeConfigPayload.clock:type_name -> iop.runtime.v1.LeaseClock
-	28, // 11: iop.runtime.v1.NodeConfigPayload.store:type_name -> iop.runtime.v1.StorePolicy
-	29, // 12: iop.runtime.v1.NodeConfigPayload.routes:type_name -> iop.runtime.v1.RouteRef
-	30, // 13: iop.runtime.v1.NodeConfigPayload.slots:type_name -> iop.runtime.v1.SlotRef
-	31, // 14: iop.runtime.v1.NodeConfigPayload.profiles:type_name -> iop.runtime.v1.ProfileRef
-	18, // 15: iop.runtime.v1.AdapterConfig.options:type_name -> iop.runtime.v1.KeyValue
-	34, // 16: iop.runtime.v1.NodeControl.heartbeat:type_name -> iop.runtime.v1.Heartbeat
-	35, // 17: iop.runtime.v1.NodeControl.run_ended:type_name -> iop.runtime.v1.RunEnded
-	43, // 18: iop.runtime.v1.NodeControl.ready:type_name -> iop.runtime.v1.Ready
-	45, // 19: iop.runtime.v1.NodeControl.node_status:type_name -> iop.runtime.v1.NodeStatus
-	39, // 20: iop.runtime.v1.NodeControl.cancel_result:type_name -> iop.runtime.v1.CancelResult
-	47, // 21: iop.runtime.v1.NodeControl.event:type_name -> iop.runtime.v1.EdgeNodeEvent
-	49, // 22: iop.runtime.v1.NodeControl.goodbye:type_name -> iop.runtime.v1.Goodbye
-	51, // 23: iop.runtime.v1.NodeControl.revoke_ack:type_name -> iop.runtime.v1.RevokeAck
-	52, // 24: iop.runtime.v1.NodeControl.recipient_key:type_name -> iop.runtime.v1.RecipientKey
-	54, // 25: iop.runtime.v1.NodeControl.recipient_proof:type_name -> iop.runtime.v1.RecipientProof
-	34, // 26: iop.runtime.v1.EdgeControl.heartbeat:type_name -> iop.runtime.v1.Heartbeat
-	38, // 27: iop.runtime.v1.EdgeControl.cancel:type_name -> iop.runtime.v1.CancelRequest
-	44, // 28: iop.runtime.v1.EdgeControl.ready_ack:type_name -> iop.runtime.v1.ReadyAck
-	46, // 29: iop.runtime.v1.EdgeControl.config_refresh:type_name -> iop.runtime.v1.ConfigRefresh
-	37, // 30: iop.runtime.v1.EdgeControl.run_ended_ack:type_name -> iop.runtime.v1.RunEndedAck
-	48, // 31: iop.runtime.v1.EdgeControl.drain_notice:type_name -> iop.runtime.v1.DrainNotice
-	49, // 32: iop.runtime.v1.EdgeControl.goodbye:type_name -> iop.runtime.v1.Goodbye
-	50, // 33: iop.runtime.v1.EdgeControl.credential_revoked:type_name -> iop.runtime.v1.CredentialRevoked
-	53, // 34: iop.runtime.v1.EdgeControl.recipient_challenge:type_name -> iop.runtime.v1.RecipientChallenge
-	36, // 35: iop.runtime.v1.RunEnded.ends:type_name -> iop.runtime.v1.RunEnd
-	6,  // 36: iop.runtime.v1.RunEnd.status:type_name -> iop.runtime.v1.RunStatus
-	0,  // 37: iop.runtime.v1.RunEnd.code:type_name -> iop.runtime.v1.FailureCode
-	16, // 38: iop.runtime.v1.RunEnd.usage:type_name -> iop.runtime.v1.Usage
-	3,  // 39: iop.runtime.v1.RunEnd.lease_state:type_name -> iop.runtime.v1.LeaseState
-	2,  // 40: iop.runtime.v1.RunEnd.lease_reason:type_name -> iop.runtime.v1.LeaseReason
-	7,  // 41: iop.runtime.v1.CancelRequest.type:type_name -> iop.runtime.v1.CancelType
-	8,  // 42: iop.runtime.v1.CancelRequest.cause:type_name -> iop.runtime.v1.CancelCause
-	9,  // 43: iop.runtime.v1.CancelResult.result:type_name -> iop.runtime.v1.CancelOutcome
-	40, // 44: iop.runtime.v1.AdapterState.models:type_name -> iop.runtime.v1.ModelState
-	0,  // 45: iop.runtime.v1.Ready.refuse_code:type_name -> iop.runtime.v1.FailureCode
-	41, // 46: iop.runtime.v1.Ready.adapters:type_name -> iop.runtime.v1.AdapterState
-	42, // 47: iop.runtime.v1.Ready.running:type_name -> iop.runtime.v1.RunningExecution
-	41, // 48: iop.runtime.v1.NodeStatus.adapters:type_name -> iop.runtime.v1.AdapterState
-	10, // 49: iop.runtime.v1.NodeStatus.store_state:type_name -> iop.runtime.v1.StoreState
-	11, // 50: iop.runtime.v1.NodeStatus.clock_state:type_name -> iop.runtime.v1.ClockState
-	24, // 51: iop.runtime.v1.ConfigRefresh.config:type_name -> iop.runtime.v1.NodeConfigPayload
-	12, // 52: iop.runtime.v1.EdgeNodeEvent.kind:type_name -> iop.runtime.v1.EventKind
-	13, // 53: iop.runtime.v1.Goodbye.code:type_name -> iop.runtime.v1.GoodbyeCode
-	58, // 54: iop.runtime.v1.WorkOpen.run:type_name -> iop.runtime.v1.RunRequest
-	65, // 55: iop.runtime.v1.WorkOpen.tunnel:type_name -> iop.runtime.v1.ProviderTunnelRequest
-	66, // 56: iop.runtime.v1.WorkOpen.command:type_name -> iop.runtime.v1.NodeCommandRequest
-	57, // 57: iop.runtime.v1.WorkInput.end:type_name -> iop.runtime.v1.InputEnd
-	18, // 58: iop.runtime.v1.RunRequest.metadata:type_name -> iop.runtime.v1.KeyValue
-	60, // 59: iop.runtime.v1.RunInput.messages:type_name -> iop.runtime.v1.Message
-	63, // 60: iop.runtime.v1.RunInput.tools:type_name -> iop.runtime.v1.Tool
-	61, // 61: iop.runtime.v1.Message.parts:type_name -> iop.runtime.v1.Part
-	64, // 62: iop.runtime.v1.Message.tool_calls:type_name -> iop.runtime.v1.ToolCall
-	62, // 63: iop.runtime.v1.Part.image:type_name -> iop.runtime.v1.Image
-	17, // 64: iop.runtime.v1.ProviderTunnelRequest.headers:type_name -> iop.runtime.v1.Header
-	14, // 65: iop.runtime.v1.NodeCommandRequest.type:type_name -> iop.runtime.v1.CommandType
-	15, // 66: iop.runtime.v1.Rejected.failure:type_name -> iop.runtime.v1.Failure
-	67, // 67: iop.runtime.v1.ProviderTunnelFrame.accepted:type_name -> iop.runtime.v1.Accepted
-	68, // 68: iop.runtime.v1.ProviderTunnelFrame.rejected:type_name -> iop.runtime.v1.Rejected
-	70, // 69: iop.runtime.v1.ProviderTunnelFrame.head:type_name -> iop.runtime.v1.TunnelHead
-	16, // 70: iop.runtime.v1.ProviderTunnelFrame.usage:type_name -> iop.runtime.v1.Usage
-	71, // 71: iop.runtime.v1.ProviderTunnelFrame.metadata:type_name -> iop.runtime.v1.TunnelMetadata
-	72, // 72: iop.runtime.v1.ProviderTunnelFrame.end:type_name -> iop.runtime.v1.TunnelEnd
-	15, // 73: iop.runtime.v1.ProviderTunnelFrame.error:type_name -> iop.runtime.v1.Failure
-	17, // 74: iop.runtime.v1.TunnelHead.headers:type_name -> iop.runtime.v1.Header
-	18, // 75: iop.runtime.v1.TunnelMetadata.values:type_name -> iop.runtime.v1.KeyValue
-	67, // 76: iop.runtime.v1.RunEvent.accepted:type_name -> iop.runtime.v1.Accepted
-	68, // 77: iop.runtime.v1.RunEvent.rejected:type_name -> iop.runtime.v1.Rejected
-	74, // 78: iop.runtime.v1.RunEvent.start:type_name -> iop.runtime.v1.RunStart
-	64, // 79: iop.runtime.v1.RunEvent.tool_call:type_name -> iop.runtime.v1.ToolCall
-	16, // 80: iop.runtime.v1.RunEvent.usage:type_name -> iop.runtime.v1.Usage
-	75, // 81: iop.runtime.v1.RunEvent.complete:type_name -> iop.runtime.v1.RunComplete
-	15, // 82: iop.runtime.v1.RunEvent.error:type_name -> iop.runtime.v1.Failure
-	76, // 83: iop.runtime.v1.RunEvent.cancelled:type_name -> iop.runtime.v1.RunCancelled
-	16, // 84: iop.runtime.v1.RunComplete.usage:type_name -> iop.runtime.v1.Usage
-	8,  // 85: iop.runtime.v1.RunCancelled.cause:type_name -> iop.runtime.v1.CancelCause
-	67, // 86: iop.runtime.v1.NodeCommandResponse.accepted:type_name -> iop.runtime.v1.Accepted
-	68, // 87: iop.runtime.v1.NodeCommandResponse.rejected:type_name -> iop.runtime.v1.Rejected
-	78, // 88: iop.runtime.v1.NodeCommandResponse.capabilities:type_name -> iop.runtime.v1.Capabilities
-	79, // 89: iop.runtime.v1.NodeCommandResponse.transport_status:type_name -> iop.runtime.v1.TransportStatus
-	15, // 90: iop.runtime.v1.NodeCommandResponse.error:type_name -> iop.runtime.v1.Failure
-	41, // 91: iop.runtime.v1.Capabilities.adapters:type_name -> iop.runtime.v1.AdapterState
-	92, // [92:92] is the sub-list for method output_type
-	92, // [92:92] is the sub-list for method input_type
-	92, // [92:92] is the sub-list for extension type_name
-	92, // [92:92] is the sub-list for extension extendee
-	0,  // [0:92] is the sub-list for field type_name
+	20, // 8: iop.runtime.v1.RegisterResponse.challenge:type_name -> iop.runtime.v1.RegisterChallenge
+	25, // 9: iop.runtime.v1.NodeConfigPayload.adapters:type_name -> iop.runtime.v1.AdapterConfig
+	26, // 10: iop.runtime.v1.NodeConfigPayload.lease_keys:type_name -> iop.runtime.v1.LeaseKey
+	27, // 11: iop.runtime.v1.NodeConfigPayload.clock:type_name -> iop.runtime.v1.LeaseClock
+	28, // 12: iop.runtime.v1.NodeConfigPayload.store:type_name -> iop.runtime.v1.StorePolicy
+	29, // 13: iop.runtime.v1.NodeConfigPayload.routes:type_name -> iop.runtime.v1.RouteRef
+	30, // 14: iop.runtime.v1.NodeConfigPayload.slots:type_name -> iop.runtime.v1.SlotRef
+	31, // 15: iop.runtime.v1.NodeConfigPayload.profiles:type_name -> iop.runtime.v1.ProfileRef
+	18, // 16: iop.runtime.v1.AdapterConfig.options:type_name -> iop.runtime.v1.KeyValue
+	34, // 17: iop.runtime.v1.NodeControl.heartbeat:type_name -> iop.runtime.v1.Heartbeat
+	35, // 18: iop.runtime.v1.NodeControl.run_ended:type_name -> iop.runtime.v1.RunEnded
+	43, // 19: iop.runtime.v1.NodeControl.ready:type_name -> iop.runtime.v1.Ready
+	45, // 20: iop.runtime.v1.NodeControl.node_status:type_name -> iop.runtime.v1.NodeStatus
+	39, // 21: iop.runtime.v1.NodeControl.cancel_result:type_name -> iop.runtime.v1.CancelResult
+	47, // 22: iop.runtime.v1.NodeControl.event:type_name -> iop.runtime.v1.EdgeNodeEvent
+	49, // 23: iop.runtime.v1.NodeControl.goodbye:type_name -> iop.runtime.v1.Goodbye
+	51, // 24: iop.runtime.v1.NodeControl.revoke_ack:type_name -> iop.runtime.v1.RevokeAck
+	52, // 25: iop.runtime.v1.NodeControl.recipient_key:type_name -> iop.runtime.v1.RecipientKey
+	54, // 26: iop.runtime.v1.NodeControl.recipient_proof:type_name -> iop.runtime.v1.RecipientProof
+	34, // 27: iop.runtime.v1.EdgeControl.heartbeat:type_name -> iop.runtime.v1.Heartbeat
+	38, // 28: iop.runtime.v1.EdgeControl.cancel:type_name -> iop.runtime.v1.CancelRequest
+	44, // 29: iop.runtime.v1.EdgeControl.ready_ack:type_name -> iop.runtime.v1.ReadyAck
+	46, // 30: iop.runtime.v1.EdgeControl.config_refresh:type_name -> iop.runtime.v1.ConfigRefresh
+	37, // 31: iop.runtime.v1.EdgeControl.run_ended_ack:type_name -> iop.runtime.v1.RunEndedAck
+	48, // 32: iop.runtime.v1.EdgeControl.drain_notice:type_name -> iop.runtime.v1.DrainNotice
+	49, // 33: iop.runtime.v1.EdgeControl.goodbye:type_name -> iop.runtime.v1.Goodbye
+	50, // 34: iop.runtime.v1.EdgeControl.credential_revoked:type_name -> iop.runtime.v1.CredentialRevoked
+	53, // 35: iop.runtime.v1.EdgeControl.recipient_challenge:type_name -> iop.runtime.v1.RecipientChallenge
+	36, // 36: iop.runtime.v1.RunEnded.ends:type_name -> iop.runtime.v1.RunEnd
+	6,  // 37: iop.runtime.v1.RunEnd.status:type_name -> iop.runtime.v1.RunStatus
+	0,  // 38: iop.runtime.v1.RunEnd.code:type_name -> iop.runtime.v1.FailureCode
+	16, // 39: iop.runtime.v1.RunEnd.usage:type_name -> iop.runtime.v1.Usage
+	3,  // 40: iop.runtime.v1.RunEnd.lease_state:type_name -> iop.runtime.v1.LeaseState
+	2,  // 41: iop.runtime.v1.RunEnd.lease_reason:type_name -> iop.runtime.v1.LeaseReason
+	7,  // 42: iop.runtime.v1.CancelRequest.type:type_name -> iop.runtime.v1.CancelType
+	8,  // 43: iop.runtime.v1.CancelRequest.cause:type_name -> iop.runtime.v1.CancelCause
+	9,  // 44: iop.runtime.v1.CancelResult.result:type_name -> iop.runtime.v1.CancelOutcome
+	40, // 45: iop.runtime.v1.AdapterState.models:type_name -> iop.runtime.v1.ModelState
+	0,  // 46: iop.runtime.v1.Ready.refuse_code:type_name -> iop.runtime.v1.FailureCode
+	41, // 47: iop.runtime.v1.Ready.adapters:type_name -> iop.runtime.v1.AdapterState
+	42, // 48: iop.runtime.v1.Ready.running:type_name -> iop.runtime.v1.RunningExecution
+	41, // 49: iop.runtime.v1.NodeStatus.adapters:type_name -> iop.runtime.v1.AdapterState
+	10, // 50: iop.runtime.v1.NodeStatus.store_state:type_name -> iop.runtime.v1.StoreState
+	11, // 51: iop.runtime.v1.NodeStatus.clock_state:type_name -> iop.runtime.v1.ClockState
+	24, // 52: iop.runtime.v1.ConfigRefresh.config:type_name -> iop.runtime.v1.NodeConfigPayload
+	12, // 53: iop.runtime.v1.EdgeNodeEvent.kind:type_name -> iop.runtime.v1.EventKind
+	13, // 54: iop.runtime.v1.Goodbye.code:type_name -> iop.runtime.v1.GoodbyeCode
+	58, // 55: iop.runtime.v1.WorkOpen.run:type_name -> iop.runtime.v1.RunRequest
+	65, // 56: iop.runtime.v1.WorkOpen.tunnel:type_name -> iop.runtime.v1.ProviderTunnelRequest
+	66, // 57: iop.runtime.v1.WorkOpen.command:type_name -> iop.runtime.v1.NodeCommandRequest
+	57, // 58: iop.runtime.v1.WorkInput.end:type_name -> iop.runtime.v1.InputEnd
+	18, // 59: iop.runtime.v1.RunRequest.metadata:type_name -> iop.runtime.v1.KeyValue
+	60, // 60: iop.runtime.v1.RunInput.messages:type_name -> iop.runtime.v1.Message
+	63, // 61: iop.runtime.v1.RunInput.tools:type_name -> iop.runtime.v1.Tool
+	61, // 62: iop.runtime.v1.Message.parts:type_name -> iop.runtime.v1.Part
+	64, // 63: iop.runtime.v1.Message.tool_calls:type_name -> iop.runtime.v1.ToolCall
+	62, // 64: iop.runtime.v1.Part.image:type_name -> iop.runtime.v1.Image
+	17, // 65: iop.runtime.v1.ProviderTunnelRequest.headers:type_name -> iop.runtime.v1.Header
+	14, // 66: iop.runtime.v1.NodeCommandRequest.type:type_name -> iop.runtime.v1.CommandType
+	15, // 67: iop.runtime.v1.Rejected.failure:type_name -> iop.runtime.v1.Failure
+	67, // 68: iop.runtime.v1.ProviderTunnelFrame.accepted:type_name -> iop.runtime.v1.Accepted
+	68, // 69: iop.runtime.v1.ProviderTunnelFrame.rejected:type_name -> iop.runtime.v1.Rejected
+	70, // 70: iop.runtime.v1.ProviderTunnelFrame.head:type_name -> iop.runtime.v1.TunnelHead
+	16, // 71: iop.runtime.v1.ProviderTunnelFrame.usage:type_name -> iop.runtime.v1.Usage
+	71, // 72: iop.runtime.v1.ProviderTunnelFrame.metadata:type_name -> iop.runtime.v1.TunnelMetadata
+	72, // 73: iop.runtime.v1.ProviderTunnelFrame.end:type_name -> iop.runtime.v1.TunnelEnd
+	15, // 74: iop.runtime.v1.ProviderTunnelFrame.error:type_name -> iop.runtime.v1.Failure
+	17, // 75: iop.runtime.v1.TunnelHead.headers:type_name -> iop.runtime.v1.Header
+	18, // 76: iop.runtime.v1.TunnelMetadata.values:type_name -> iop.runtime.v1.KeyValue
+	67, // 77: iop.runtime.v1.RunEvent.accepted:type_name -> iop.runtime.v1.Accepted
+	68, // 78: iop.runtime.v1.RunEvent.rejected:type_name -> iop.runtime.v1.Rejected
+	74, // 79: iop.runtime.v1.RunEvent.start:type_name -> iop.runtime.v1.RunStart
+	64, // 80: iop.runtime.v1.RunEvent.tool_call:type_name -> iop.runtime.v1.ToolCall
+	16, // 81: iop.runtime.v1.RunEvent.usage:type_name -> iop.runtime.v1.Usage
+	75, // 82: iop.runtime.v1.RunEvent.complete:type_name -> iop.runtime.v1.RunComplete
+	15, // 83: iop.runtime.v1.RunEvent.error:type_name -> iop.runtime.v1.Failure
+	76, // 84: iop.runtime.v1.RunEvent.cancelled:type_name -> iop.runtime.v1.RunCancelled
+	16, // 85: iop.runtime.v1.RunComplete.usage:type_name -> iop.runtime.v1.Usage
+	8,  // 86: iop.runtime.v1.RunCancelled.cause:type_name -> iop.runtime.v1.CancelCause
+	67, // 87: iop.runtime.v1.NodeCommandResponse.accepted:type_name -> iop.runtime.v1.Accepted
+	68, // 88: iop.runtime.v1.NodeCommandResponse.rejected:type_name -> iop.runtime.v1.Rejected
+	78, // 89: iop.runtime.v1.NodeCommandResponse.capabilities:type_name -> iop.runtime.v1.Capabilities
+	79, // 90: iop.runtime.v1.NodeCommandResponse.transport_status:type_name -> iop.runtime.v1.TransportStatus
+	15, // 91: iop.runtime.v1.NodeCommandResponse.error:type_name -> iop.runtime.v1.Failure
+	41, // 92: iop.runtime.v1.Capabilities.adapters:type_name -> iop.runtime.v1.AdapterState
+	93, // [93:93] is the sub-list for method output_type
+	93, // [93:93] is the sub-list for method input_type
+	93, // [93:93] is the sub-list for extension type_name
+	93, // [93:93] is the sub-list for extension extendee
+	0,  // [0:93] is the sub-list for field type_name
 }
 
 func init() { file_proto_iop_runtime_proto_init() }

@@ -29,12 +29,12 @@ type Edge struct {
 	Principals []Principal `yaml:"principals"`
 	// Routes are the model names that callers may ask for, in the order of the file.
 	Routes []Route `yaml:"routes"`
-	// Provider profiles: how a secret is used upstream.
-	_ struct{} `yaml:"profiles,later"`
-	// Named holders of provider secrets.
-	_ struct{} `yaml:"slots,later"`
-	// How leases are signed.
-	_ struct{} `yaml:"lease,later"`
+	// Profiles say how a provider is shown a key, and where that key may go.
+	Profiles []Profile `yaml:"profiles"`
+	// Slots are the providers' keys: where each comes from, and which nodes may use it. They need mode managed.
+	Slots []Slot `yaml:"slots"`
+	// Lease says how keys are lent to nodes.
+	Lease Lease `yaml:"lease"`
 	// CORS says which web pages may call the HTTP surfaces from a browser.
 	CORS CORS `yaml:"cors"`
 	// AdminKeyHashes are the SHA-256 hashes of the keys that open the admin listener, in hex, or file:PATH of a file
@@ -166,8 +166,8 @@ type Route struct {
 	Nodes []string `yaml:"nodes"`
 	// Labels select the nodes that may serve it: those that have all of them. Not together with Nodes.
 	Labels map[string]string `yaml:"labels"`
-	// The secret that the provider is called with.
-	_ struct{} `yaml:"slot,later"`
+	// Slot names the key that the provider is called with. It restricts the route to the slot's nodes. Default: none.
+	Slot string `yaml:"slot"`
 	// Queue bounds how many callers wait for a place, and how long.
 	Queue Queue `yaml:"queue"`
 	// FirstByte is how long a provider may take from the end of the request to its response's head. Default 0: the
@@ -179,6 +179,57 @@ type Route struct {
 	Deadline time.Duration `yaml:"deadline"`
 	// FailFast answers no_node at once while no node can serve the route, instead of waiting for one. Default false.
 	FailFast bool `yaml:"fail_fast"`
+}
+
+// Profile says how a provider is shown a key, and where that key may go.
+type Profile struct {
+	// ID names the profile in slots.
+	ID string `yaml:"id"`
+	// Origin is the only place that the key is sent to: https://host:port. Default port 443, which is put in.
+	Origin string `yaml:"origin"`
+	// Paths are the requests that it may go with, as "POST /v1/chat/completions": the whole path as the provider sees it,
+	// without the query.
+	Paths []string `yaml:"paths"`
+	// Header is the field that carries it: Authorization, X-Api-Key, Api-Key or X-Goog-Api-Key. Default Authorization.
+	Header string `yaml:"header" default:"Authorization"`
+	// Scheme stands before it: Bearer, or nothing. Default: Bearer in Authorization, nothing elsewhere.
+	Scheme string `yaml:"scheme"`
+}
+
+// Slot is one provider key.
+type Slot struct {
+	// ID names the slot in routes, events and commands.
+	ID string `yaml:"id"`
+	// Source is where the key comes from: file:PATH, cred:NAME (systemd), env:NAME, or exec:[PROGRAM, ARGUMENT, ...].
+	// A key in the file itself is refused.
+	Source SecretSource `yaml:"source,source"`
+	// Profile is the id of the profile by which it is used.
+	Profile string `yaml:"profile"`
+	// Nodes are the ids of the nodes that may be given it: a node that may use a key can steal it. Default: none.
+	Nodes []string `yaml:"nodes"`
+	// Refresh is how often the source is read again. Default 30s.
+	Refresh time.Duration `yaml:"refresh" default:"30s"`
+	// StaleMax is how long the last key is used when its source can't be read any more. Default 5m.
+	StaleMax time.Duration `yaml:"stale_max" default:"5m"`
+}
+
+// SecretSource is where a secret comes from. It holds none.
+type SecretSource struct {
+	// Kind is file, cred, env or exec.
+	Kind string
+	// Name is the path of a file (absolute after loading), or the name of a credential or variable.
+	Name string
+	// Argv is the program and its arguments, of kind exec.
+	Argv []string
+}
+
+// Lease says how keys are lent to nodes.
+type Lease struct {
+	// TTL is how long a lease may wait to be used. Default 60s; at most 2m.
+	TTL time.Duration `yaml:"ttl" default:"60s"`
+	// SigningKey is the path of the key that leases are signed with; it is made when it is missing. Default lease.key in
+	// the state directory.
+	SigningKey string `yaml:"signing_key,path"`
 }
 
 // Queue bounds the callers that wait for a place.

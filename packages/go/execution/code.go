@@ -143,6 +143,14 @@ type Failure struct {
 	UpstreamStatus int           // the provider's HTTP status, 0 = none
 	RetryAfter     time.Duration // 0 = not told
 	NothingSent    bool          // no byte of the request may have reached a provider
+	Lease          LeaseRefusal  // why a key couldn't be used, with CodeCredentialRefused and CodeCredentialUnavailable
+}
+
+// LeaseRefusal is why a lease was refused, by the numbers of agent-contract/inner/credential-lease.md. Operators see it
+// in events and logs; callers never do. The zero value is none.
+type LeaseRefusal struct {
+	Reason uint8
+	Field  uint8 // what it is about, 0 = no field
 }
 
 // Error implements error: the code's name, then the text.

@@ -97,6 +97,7 @@ type Request struct {
 	ToolChoice ToolChoice
 	Options    Options
 	Timers     Timers
+	Credential Credential // nil = the provider is asked without a key
 }
 
 // EventKind is what an event tells.

@@ -158,6 +158,21 @@ type TunnelRequest struct {
 	ContentLength int64         // -1 = unknown
 	Target        string
 	Timers        Timers
+	Credential    Credential // nil = the request goes without a key
+}
+
+// Credential is the right to show a provider one key in one request. Who has it never has the key: it is opened only
+// while it is written. A driver uses it on one connection, once, and doesn't send the request again.
+type Credential interface {
+	// Field returns the header field that carries the key, and what stands before it in the value: "Bearer " or "".
+	Field() (name, prefix string)
+	// Bind is told where the request is about to go: the origin ("https://host:port", lower case, the port always
+	// there), the method, and the path as the provider will see it, without the query. It is called once, when the
+	// connection is chosen and nothing was sent. An error is a *Failure, and nothing may be sent then.
+	Bind(origin, method, path string) error
+	// Send opens the key and has write send it, after Bind. The slice is valid until write returns; what write gives it
+	// to mustn't keep it. An error is write's own, or a *Failure: then the key wasn't opened or sent.
+	Send(write func(secret []byte) error) error
 }
 
 // Timers bound the reads from a provider; they stand still while the caller is slow. Zero is no limit.
