@@ -31,3 +31,17 @@ func Carries(kind string, allowed []string, path string) bool {
 	}
 	return false
 }
+
+// RunPath returns the path that an adapter of a kind asks its provider for to serve a normalized run, before the base
+// URL's own path is joined to it. A kind that asks for none, or isn't known, has "".
+func RunPath(kind string) string {
+	switch kind {
+	case "openai":
+		return "/v1/chat/completions"
+	case "anthropic":
+		return "/v1/messages"
+	case "ollama", "auto":
+		return "/api/chat"
+	}
+	return ""
+}

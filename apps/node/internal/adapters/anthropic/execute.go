@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/httprules"
 )
 
 // Execute implements [execution.Executor] by a streamed request to /v1/messages, which is sent once. A provider that
@@ -22,7 +23,7 @@ func (p *Provider) Execute(ctx context.Context, req *execution.Request, emit exe
 	a := newAnswer(req.RunID, emit)
 	err = p.client.Tunnel(ctx, &execution.TunnelRequest{
 		Method: http.MethodPost,
-		Path:   "/v1/messages",
+		Path:   httprules.RunPath("anthropic"),
 		Header: http.Header{
 			"Accept":          {"text/event-stream, application/json"},
 			"Accept-Encoding": {"identity"},

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/httprules"
 )
 
 // Execute implements [execution.Executor] by a streamed request to /api/chat, which is sent once. A model that has to be
@@ -22,7 +23,7 @@ func (p *Provider) Execute(ctx context.Context, req *execution.Request, emit exe
 	a := newAnswer(req.RunID, emit)
 	err = p.client.Tunnel(ctx, &execution.TunnelRequest{
 		Method: http.MethodPost,
-		Path:   "/api/chat",
+		Path:   httprules.RunPath("ollama"),
 		Header: http.Header{
 			"Accept":          {"application/x-ndjson, application/json"},
 			"Accept-Encoding": {"identity"},

@@ -45,14 +45,14 @@ func (c *Client) Tunnel(ctx context.Context, req *execution.TunnelRequest, sink 
 		x.closeBody()
 		return err
 	}
-	prefix, path := c.base.join(req.Path)
+	prefix, path := c.base.Join(req.Path)
 	return x.run(ctx, sink, prefix, path)
 }
 
 // run does the whole exchange. The request goes to the concatenation of prefix and path.
 func (x *exchange) run(ctx context.Context, sink execution.TunnelSink, prefix, path string) error {
 	x.out = x.pool.heads.Get().(*[]byte)
-	*x.out = appendHead((*x.out)[:0], x.req, prefix, path, x.pool.base.host)
+	*x.out = appendHead((*x.out)[:0], x.req, prefix, path, x.pool.base.Host)
 	stop := context.AfterFunc(ctx, x.abort)
 	resp, err := x.open(ctx)
 	if err == nil {

@@ -19,7 +19,7 @@ import (
 
 // connectFailure is a failure before any byte of a request: another node may try.
 func connectFailure(p *pool, err error) error {
-	f := execution.Failf(execution.CodeUpstreamConnect, execution.OriginProvider, "connect to %s: %s", p.base.addr, reason(p, err))
+	f := execution.Failf(execution.CodeUpstreamConnect, execution.OriginProvider, "connect to %s: %s", p.base.Addr, reason(p, err))
 	f.NothingSent = true
 	return f
 }
@@ -108,7 +108,7 @@ func (x *exchange) sendFailure() error {
 			"provider took nothing of the request for %v", x.req.Timers.FirstByte)
 	case writeErr != nil && !wrote:
 		f := execution.Failf(execution.CodeUpstreamConnect, execution.OriginProvider,
-			"provider at %s closed the connection before it took anything", x.pool.base.addr)
+			"provider at %s closed the connection before it took anything", x.pool.base.Addr)
 		f.NothingSent = true
 		return f
 	case writeErr != nil:

@@ -39,9 +39,9 @@ func (c *Client) ask(ctx context.Context, req *execution.TunnelRequest, path str
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	prefix, rest := c.base.root(), path
+	prefix, rest := c.base.Root(), path
 	if strings.HasPrefix(path, "/v1/") {
-		prefix, rest = c.base.join(path)
+		prefix, rest = c.base.Join(path)
 	}
 	x := &exchange{pool: c.pool, req: req, own: true}
 	into := &collector{max: max}

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"iop/packages/go/httprules"
 )
 
 // pool dials connections to one provider and keeps a few that are idle.
 type pool struct {
-	base    base
+	base    httprules.Base
 	connect time.Duration
 	tls     *tls.Config   // nil on http://
 	max     int           // idle connections kept
@@ -36,18 +38,18 @@ type pool struct {
 	closed bool
 }
 
-func newPool(b base, cfg Config) *pool {
+func newPool(b httprules.Base, cfg Config) *pool {
 	p := &pool{base: b, connect: cfg.Connect, max: max(cfg.MaxConcurrency, 1), end: endLimit, keep: idleKeepPlain, most: idleKeepMost, log: cfg.Log}
 	p.heads.New = func() any { return buffer(outSize) }
 	p.pieces.New = func() any { return buffer(MaxPiece) }
 	if p.connect <= 0 {
 		p.connect = DefaultConnect
 	}
-	if b.tls {
+	if b.TLS {
 		p.keep, p.most = idleKeepTLS, idleKeepTLS
 		// HTTP/1.1 is the only protocol offered: one request owns one connection, which is what makes cancel, cut
 		// and "nothing was sent" exact.
-		p.tls = &tls.Config{ServerName: b.name, RootCAs: cfg.RootCAs, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+		p.tls = &tls.Config{ServerName: b.Name, RootCAs: cfg.RootCAs, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	}
 	return p
 }
@@ -99,7 +101,7 @@ func (p *pool) distrust() {
 func (p *pool) distrustLocked() {
 	p.shortenLocked()
 	p.fresh = time.Now().Add(distrustFor)
-	p.log.Debug().Str("provider", p.base.addr).Msg("provider closes connections unannounced; none is kept for a while")
+	p.log.Debug().Str("provider", p.base.Addr).Msg("provider closes connections unannounced; none is kept for a while")
 }
 
 // shortenLocked says that the provider closed a connection while it was idle: none is ever kept for so long again.
@@ -178,7 +180,7 @@ func (p *pool) dial(ctx context.Context) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.connect)
 	defer cancel()
 	var dialer net.Dialer
-	nc, err := dialer.DialContext(ctx, "tcp", p.base.addr)
+	nc, err := dialer.DialContext(ctx, "tcp", p.base.Addr)
 	if err != nil {
 		return nil, connectFailure(p, err)
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"iop/packages/go/httprules"
 )
 
 // idleConn puts a connection into p whose provider leaves it alone, or has closed it.
@@ -43,7 +45,7 @@ func idleConn(t *testing.T, p *pool, closed bool) {
 // HT-14: how long a connection is kept on http:// grows while the provider leaves idle ones alone, and falls for good
 // when it closes one.
 func TestIdleTimeIsLearned(t *testing.T) {
-	p := newPool(base{}, Config{MaxConcurrency: 8, Log: zerolog.Nop()})
+	p := newPool(httprules.Base{}, Config{MaxConcurrency: 8, Log: zerolog.Nop()})
 	defer p.close()
 	expire := func() {
 		p.mu.Lock()

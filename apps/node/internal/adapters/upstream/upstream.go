@@ -28,10 +28,13 @@ package upstream
 import (
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"iop/packages/go/httprules"
 )
 
 // The limits that no configuration changes.
@@ -72,7 +75,7 @@ type Config struct {
 
 // Client sends requests to one provider. Its methods may be called concurrently.
 type Client struct {
-	base   base
+	base   httprules.Base
 	allow  allowList
 	pool   *pool
 	header http.Header // of Fetch
@@ -83,9 +86,9 @@ func New(cfg Config) (*Client, error) {
 	if cfg.BaseURL == "" {
 		return nil, errors.New("base_url: missing; name the provider's address, as in http://127.0.0.1:8000")
 	}
-	b, err := parseBase(cfg.BaseURL)
+	b, err := httprules.ParseBase(cfg.BaseURL)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("base_url: %w", err)
 	}
 	allow, err := newAllowList(cfg.Paths, cfg.AllowPaths)
 	if err != nil {
