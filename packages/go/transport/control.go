@@ -98,7 +98,7 @@ func (w *controlWriter) writePulse(p *pulse) {
 		hb.EchoDelayMs = (now - p.heard).Milliseconds()
 	}
 	if p.beat || len(p.probes) > 0 {
-		hb.Nonce = w.link.beats.next(now, p.probes)
+		hb.Nonce = w.link.beats.next(now, w.link.reading(), p.probes)
 	}
 	if w.link.edge == nil {
 		w.put(&pb.NodeControl{Message: &pb.NodeControl_Heartbeat{Heartbeat: hb}})
@@ -111,6 +111,12 @@ func (w *controlWriter) writePulse(p *pulse) {
 func (w *controlWriter) writeEdge(e *edgeLetters) {
 	for _, m := range e.cancels {
 		w.put(&pb.EdgeControl{Message: &pb.EdgeControl_Cancel{Cancel: m}})
+	}
+	for _, m := range e.revoked {
+		w.put(&pb.EdgeControl{Message: &pb.EdgeControl_CredentialRevoked{CredentialRevoked: m}})
+	}
+	if e.asked != nil {
+		w.put(&pb.EdgeControl{Message: &pb.EdgeControl_RecipientChallenge{RecipientChallenge: e.asked}})
 	}
 	if e.ack != nil {
 		w.put(&pb.EdgeControl{Message: &pb.EdgeControl_ReadyAck{ReadyAck: e.ack}})
@@ -129,6 +135,15 @@ func (w *controlWriter) writeEdge(e *edgeLetters) {
 func (w *controlWriter) writeNode(n *nodeLetters) {
 	for _, m := range n.results {
 		w.put(&pb.NodeControl{Message: &pb.NodeControl_CancelResult{CancelResult: m}})
+	}
+	for _, m := range n.revoked {
+		w.put(&pb.NodeControl{Message: &pb.NodeControl_RevokeAck{RevokeAck: m}})
+	}
+	if n.key != nil {
+		w.put(&pb.NodeControl{Message: &pb.NodeControl_RecipientKey{RecipientKey: n.key}})
+	}
+	if n.proof != nil {
+		w.put(&pb.NodeControl{Message: &pb.NodeControl_RecipientProof{RecipientProof: n.proof}})
 	}
 	if n.ready != nil {
 		w.put(&pb.NodeControl{Message: &pb.NodeControl_Ready{Ready: n.ready()}})

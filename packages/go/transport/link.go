@@ -22,6 +22,23 @@ type Config struct {
 	StreamReset time.Duration // from a stream's Close until it is reset if the peer didn't close it, 10 s
 	Part        time.Duration // an orderly end: what is pending, the Goodbye, and the peer's own close, 1 s
 	Log         zerolog.Logger
+
+	// Clocks reads the node's clocks, and Exchanged is told of each heartbeat that the edge has answered, by the control
+	// reader: it returns at once. Both or none; without them nobody is told.
+	Clocks    func() ClockReading
+	Exchanged func(Exchange)
+}
+
+// ClockReading is one look at a machine's clocks.
+type ClockReading struct {
+	Boot time.Duration // since its start, the time asleep included
+	Wall int64         // Unix milliseconds
+}
+
+// Exchange is a node's heartbeat and its answer: what a node knows of the edge's clock.
+type Exchange struct {
+	EdgeMS         int64 // the edge's wall clock when it wrote the answer, Unix milliseconds
+	Sent, Received ClockReading
 }
 
 func (c Config) withDefaults() Config {

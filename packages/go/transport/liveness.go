@@ -14,6 +14,7 @@ type beats struct {
 	mu     sync.Mutex
 	nonce  uint64
 	sent   time.Duration // when nonce went out
+	read   ClockReading  // the same by Config.Clocks
 	rtt    time.Duration // of the last echo, 0 = none yet
 	probes []*probe
 }
@@ -26,11 +27,11 @@ type probe struct {
 }
 
 // next returns a new nonce for a heartbeat that also serves the probes.
-func (b *beats) next(now time.Duration, probes []*probe) uint64 {
+func (b *beats) next(now time.Duration, read ClockReading, probes []*probe) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.nonce++
-	b.sent = now
+	b.sent, b.read = now, read
 	for _, p := range probes {
 		p.nonce = b.nonce
 	}
@@ -38,11 +39,11 @@ func (b *beats) next(now time.Duration, probes []*probe) uint64 {
 	return b.nonce
 }
 
-// echoed takes an answer.
-func (b *beats) echoed(nonce uint64, now, delay time.Duration) {
+// echoed takes an answer. It returns when what was answered was sent, and false if that isn't the last.
+func (b *beats) echoed(nonce uint64, now, delay time.Duration) (sent ClockReading, last bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if nonce == b.nonce {
+	if last = nonce == b.nonce; last {
 		b.rtt = max(now-b.sent-max(delay, 0), 1)
 	}
 	kept := b.probes[:0]
@@ -55,6 +56,15 @@ func (b *beats) echoed(nonce uint64, now, delay time.Duration) {
 	}
 	clear(b.probes[len(kept):])
 	b.probes = kept
+	return b.read, last
+}
+
+// reading looks at the clocks, if anybody wants to know.
+func (l *Link) reading() ClockReading {
+	if l.cfg.Clocks == nil {
+		return ClockReading{}
+	}
+	return l.cfg.Clocks()
 }
 
 // drop forgets a probe that gave up.
@@ -81,7 +91,10 @@ func (l *Link) handleHeartbeat(hb *pb.Heartbeat) {
 		l.box.put(func(m *letters) { m.pulse.echo, m.pulse.heard = hb.Nonce, now })
 	}
 	if hb.Echo != 0 {
-		l.beats.echoed(hb.Echo, now, time.Duration(hb.EchoDelayMs)*time.Millisecond)
+		sent, last := l.beats.echoed(hb.Echo, now, time.Duration(hb.EchoDelayMs)*time.Millisecond)
+		if last && hb.SentMs > 0 && l.cfg.Exchanged != nil {
+			l.cfg.Exchanged(Exchange{EdgeMS: hb.SentMs, Sent: sent, Received: l.reading()})
+		}
 	}
 }
 

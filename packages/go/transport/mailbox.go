@@ -51,6 +51,8 @@ type edgeLetters struct {
 	refresh *pb.NodeConfigPayload
 	notice  *pb.DrainNotice
 	endAcks []string
+	revoked []*pb.CredentialRevoked // in order; an operator's doing, so never many
+	asked   *pb.RecipientChallenge
 }
 
 // nodeLetters go from node to edge.
@@ -60,6 +62,9 @@ type nodeLetters struct {
 	ended   []*pb.RunEnd
 	status  func() *pb.NodeStatus
 	events  []*pb.EdgeNodeEvent
+	revoked []*pb.RevokeAck
+	key     *pb.RecipientKey
+	proof   *pb.RecipientProof
 }
 
 func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
@@ -119,11 +124,13 @@ func (b *mailbox) takeGoodbye() *pb.Goodbye {
 func (p *pulse) empty() bool { return !p.beat && p.echo == 0 && len(p.probes) == 0 }
 
 func (e *edgeLetters) empty() bool {
-	return len(e.cancels) == 0 && e.ack == nil && e.refresh == nil && e.notice == nil && len(e.endAcks) == 0
+	return len(e.cancels) == 0 && e.ack == nil && e.refresh == nil && e.notice == nil && len(e.endAcks) == 0 &&
+		len(e.revoked) == 0 && e.asked == nil
 }
 
 func (n *nodeLetters) empty() bool {
-	return len(n.results) == 0 && n.ready == nil && len(n.ended) == 0 && n.status == nil && len(n.events) == 0
+	return len(n.results) == 0 && n.ready == nil && len(n.ended) == 0 && n.status == nil && len(n.events) == 0 &&
+		len(n.revoked) == 0 && n.key == nil && n.proof == nil
 }
 
 // cancel merges cancels of one run; the first cause stands.

@@ -81,6 +81,31 @@ func (l *Link) SendEvent(e *pb.EdgeNodeEvent) {
 	})
 }
 
+// SendRevoked tells the node that leases of a slot don't count any more; edge only.
+func (l *Link) SendRevoked(m *pb.CredentialRevoked) {
+	l.box.put(func(b *letters) { b.edge.revoked = append(b.edge.revoked, m) })
+}
+
+// SendRevokeAck says that it has taken that in; node only.
+func (l *Link) SendRevokeAck(m *pb.RevokeAck) {
+	l.box.put(func(b *letters) { b.node.revoked = append(b.node.revoked, m) })
+}
+
+// SendRecipientKey announces the node's next recipient key; node only, the latest wins.
+func (l *Link) SendRecipientKey(public []byte) {
+	l.box.put(func(b *letters) { b.node.key = &pb.RecipientKey{PublicKey: public} })
+}
+
+// SendRecipientChallenge asks the node to prove it; edge only, the latest wins.
+func (l *Link) SendRecipientChallenge(enc []byte) {
+	l.box.put(func(b *letters) { b.edge.asked = &pb.RecipientChallenge{Enc: enc} })
+}
+
+// SendRecipientProof is the answer; node only.
+func (l *Link) SendRecipientProof(proof []byte) {
+	l.box.put(func(b *letters) { b.node.proof = &pb.RecipientProof{Proof: proof} })
+}
+
 // SendGoodbye says why this side leaves. It goes last and alone, after the work that is pending; then the link ends
 // with ReasonClosed, as soon as the peer has closed its side, and after a second at the latest.
 func (l *Link) SendGoodbye(g *pb.Goodbye) {
