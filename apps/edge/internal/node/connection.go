@@ -14,6 +14,7 @@ import (
 	"iop/apps/edge/internal/admission"
 	"iop/apps/edge/internal/events"
 	"iop/packages/go/config"
+	"iop/packages/go/credentiallease"
 	"iop/packages/go/execution"
 	"iop/packages/go/identity"
 	"iop/packages/go/transport"
@@ -75,9 +76,10 @@ type Connection struct {
 	// a newer one. It is held across calls of the scheduler, which never block; it is taken before mu.
 	order sync.Mutex
 
-	mu      sync.Mutex
-	started bool
-	st      status
+	mu        sync.Mutex
+	started   bool
+	st        status
+	recipient credentiallease.Recipient // to whom leases are sealed; of a connection that lends
 }
 
 // Ignored counts what a node sent and the edge had no use for, by kind.

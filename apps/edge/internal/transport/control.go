@@ -1,8 +1,11 @@
 package transport
 
 import (
+	"sync/atomic"
+
 	"iop/apps/edge/internal/node"
 	"iop/packages/go/config"
+	"iop/packages/go/credentiallease"
 	pb "iop/proto/iop"
 )
 
@@ -10,6 +13,9 @@ import (
 type control struct {
 	s *Server
 	c *node.Connection
+
+	asking    atomic.Bool                               // a challenge is being made
+	challenge atomic.Pointer[credentiallease.Challenge] // that waits for its answer
 }
 
 // Control implements the link's EdgeHandler.
@@ -27,6 +33,12 @@ func (h *control) Control(m *pb.NodeControl) {
 		// what became of a cancel shows in RunEnded; this is for people who read logs
 		h.c.Log().Debug().Str("run_id", m.CancelResult.GetRunId()).
 			Stringer("result", m.CancelResult.GetResult()).Msg("cancel answered")
+	case *pb.NodeControl_RevokeAck:
+		h.revokeAck(m.RevokeAck)
+	case *pb.NodeControl_RecipientKey:
+		h.recipient(m.RecipientKey)
+	case *pb.NodeControl_RecipientProof:
+		h.proof(m.RecipientProof)
 	case *pb.NodeControl_Goodbye:
 		h.s.cfg.Registry.Fence(h.c, node.FenceLeft, goodbyeText(m.Goodbye))
 	default:
@@ -54,6 +66,7 @@ func (h *control) runEnded(m *pb.RunEnded) {
 		if h.c.Over() {
 			continue
 		}
+		h.leaseEnded(e)
 		if h.s.cfg.Runs != nil && (held || e.GetBackground()) {
 			h.s.cfg.Runs.RunEnded(h.c.NodeID, h.c.Generation, e, held)
 		}

@@ -70,6 +70,9 @@ func (h *handshake) run(ctx context.Context) (*node.Connection, error) {
 		return nil, err
 	}
 	defer func() { <-h.s.handshakes }()
+	if h.req.GetDryRun() {
+		return nil, h.rehearse()
+	}
 	c, resp, err := h.admit(ctx)
 	if err != nil {
 		return nil, err
@@ -186,7 +189,7 @@ func (h *handshake) verify() (int32, error) {
 			Text: fmt.Sprintf("no common protocol version: the node speaks %d to %d, the edge %d to %d; upgrade the older one",
 				lo, hi, link.ProtocolMin, link.ProtocolMax)}
 	}
-	if len(h.req.GetInstanceId()) != instanceLen {
+	if len(h.req.GetInstanceId()) != instanceLen && !h.req.GetDryRun() {
 		return 0, &node.Refusal{Reason: pb.RegisterReason_REGISTER_REASON_PROTOCOL,
 			Text: fmt.Sprintf("instance_id has %d bytes, %d are due", len(h.req.GetInstanceId()), instanceLen)}
 	}
@@ -195,26 +198,62 @@ func (h *handshake) verify() (int32, error) {
 
 // prepare makes the connection and its answer; neither is in force before the commit.
 func (h *handshake) prepare(version int32, p *config.Projection) (*node.Connection, *pb.RegisterResponse, error) {
-	failed := func(what string, err error) error {
-		return &node.Refusal{Reason: pb.RegisterReason_REGISTER_REASON_PAYLOAD_FAILED, Cause: err,
-			Text: what + "; the edge's log says why", RetryAfter: duplicateRetry}
-	}
 	payload, err := h.s.cfg.Payload(p)
 	if err != nil {
-		return nil, nil, failed("the node's configuration can't be built", err)
+		return nil, nil, payloadFailed("the node's configuration can't be built", err)
 	}
 	generation, err := h.s.cfg.Registry.Reserve()
 	if err != nil {
-		return nil, nil, failed("no connection generation can be reserved", err)
+		return nil, nil, payloadFailed("no connection generation can be reserved", err)
 	}
 	id := node.Identity{
 		NodeID: h.rec.ID, Generation: generation, InstanceID: [16]byte(h.req.GetInstanceId()), Token: h.hash,
 		Version: printable(h.req.GetSoftwareVersion()), Remote: h.conn.RemoteAddr().String(), Since: time.Now(),
 		Features: features(h.req.GetFeatures()), Peer: h.peer,
 	}
+	recipient, lends, err := h.prove(generation)
+	if err != nil {
+		return nil, nil, err
+	}
+	if lends {
+		id.Features = append(id.Features, pb.Feature_FEATURE_LEASE_V1)
+	}
 	c := h.s.cfg.Registry.NewConnection(id, h.rec, p, h.bare)
+	c.SetRecipient(recipient)
 	c.Link = link.NewEdgeLink(h.conn, h.s.cfg.Timers.link(*c.Log()), &control{s: h.s, c: c})
 	return c, h.response(version, generation, payload, id.Features), nil
+}
+
+func payloadFailed(what string, err error) error {
+	return &node.Refusal{Reason: pb.RegisterReason_REGISTER_REASON_PAYLOAD_FAILED, Cause: err,
+		Text: what + "; the edge's log says why", RetryAfter: duplicateRetry}
+}
+
+// rehearse answers a request that only asks whether the node would be let in. All that may refuse it has been looked at;
+// no generation is taken, the node's connection isn't contended with, and nothing is registered. The connection is closed
+// then: what it returns is always an error.
+func (h *handshake) rehearse() error {
+	version, err := h.verify()
+	if err != nil {
+		return err
+	}
+	p := h.s.cfg.Registry.State().Projection(h.rec.ID)
+	if p == nil {
+		return errGone // the record went while we looked
+	}
+	payload, err := h.s.cfg.Payload(p)
+	if err != nil {
+		return payloadFailed("the node's configuration can't be built", err)
+	}
+	var current uint64 // the answer's generation is that of the node's live connection, if it has one
+	if live := h.s.cfg.Registry.Current(h.rec.ID); live != nil {
+		current = live.Generation
+	}
+	h.s.cfg.Log.Info().Str("node_id", h.rec.ID).Stringer("remote", h.conn.RemoteAddr()).Msg("a dry run of a registration: the node would be let in")
+	if err := h.accept(h.response(version, current, payload, features(h.req.GetFeatures()))); err != nil {
+		return err
+	}
+	return errGone
 }
 
 // features returns what this version offers of what the node offers.

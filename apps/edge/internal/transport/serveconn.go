@@ -27,6 +27,9 @@ func (s *Server) serveConn(ctx context.Context, c *node.Connection) {
 	// Not ctx: the end of the server is a fence with a goodbye, not a cut.
 	_ = c.Link.Run(context.WithoutCancel(ctx))
 	s.linkEnded(c)
+	if s.cfg.Leases != nil && c.Lends() {
+		s.cfg.Leases.Gone(c.NodeID)
+	}
 	monitor.Wait()
 }
 

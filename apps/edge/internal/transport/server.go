@@ -57,6 +57,8 @@ type Config struct {
 	Registry *node.Registry
 	// Runs is told of executions that ended or still run. Nil = nobody.
 	Runs Runs
+	// Leases lends keys to nodes. Nil = nobody does, and no node is asked for a recipient key.
+	Leases Leases
 	// Events gets every refusal.
 	Events node.Publisher
 	// Identity is who the edge is towards nodes, and whom it believes: every connection begins with a TLS handshake in
