@@ -1335,8 +1335,11 @@ type RegisterRequest struct {
 	NodeIdClaim        string                 `protobuf:"bytes,10,opt,name=node_id_claim,json=nodeIdClaim,proto3" json:"node_id_claim,omitempty"` // "" = whatever the token says
 	OsArch             string                 `protobuf:"bytes,11,opt,name=os_arch,json=osArch,proto3" json:"os_arch,omitempty"`
 	Handover           bool                   `protobuf:"varint,12,opt,name=handover,proto3" json:"handover,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// dry_run asks whether this node would be let in, and registers nothing. Such a request has no instance_id: an edge that
+	// doesn't know the field refuses it by that, as the last thing before it would register.
+	DryRun        bool `protobuf:"varint,13,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RegisterRequest) Reset() {
@@ -1449,6 +1452,13 @@ func (x *RegisterRequest) GetOsArch() string {
 func (x *RegisterRequest) GetHandover() bool {
 	if x != nil {
 		return x.Handover
+	}
+	return false
+}
+
+func (x *RegisterRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
 	}
 	return false
 }
@@ -6387,7 +6397,7 @@ const file_proto_iop_runtime_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"2\n" +
 	"\bKeyValue\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"\xd0\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xe9\x03\n" +
 	"\x0fRegisterRequest\x12!\n" +
 	"\fprotocol_min\x18\x01 \x01(\x05R\vprotocolMin\x12!\n" +
 	"\fprotocol_max\x18\x02 \x01(\x05R\vprotocolMax\x12\x14\n" +
@@ -6402,7 +6412,8 @@ const file_proto_iop_runtime_proto_rawDesc = "" +
 	"\rnode_id_claim\x18\n" +
 	" \x01(\tR\vnodeIdClaim\x12\x17\n" +
 	"\aos_arch\x18\v \x01(\tR\x06osArch\x12\x1a\n" +
-	"\bhandover\x18\f \x01(\bR\bhandover\"\x9c\x01\n" +
+	"\bhandover\x18\f \x01(\bR\bhandover\x12\x17\n" +
+	"\adry_run\x18\r \x01(\bR\x06dryRun\"\x9c\x01\n" +
 	"\x11RegisterChallenge\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
