@@ -44,6 +44,7 @@ func (a *attempt) streams() (now time.Time) {
 	reading := r.watch.enter(phaseStreaming)
 	r.out.HeadSent = true
 	r.out.FirstByte = now.Sub(r.started)
+	r.reached.firstByte.Store(int64(r.out.FirstByte))
 	r.step(r.here(events.KindRunFirstByte))
 	if reading && !r.out.Background {
 		r.service.tails.add(r)

@@ -65,6 +65,7 @@ func (j *tunnelJob) piece(a *attempt, p []byte) {
 	if j.sank(a, j.sink.Body(p, flush)) {
 		j.resp.bytes += int64(len(p))
 		a.run.out.BytesOut = j.resp.bytes
+		a.run.reached.bytes.Store(j.resp.bytes)
 	}
 }
 

@@ -27,6 +27,7 @@ type Run struct {
 	end     context.CancelCauseFunc
 	watch   watch
 	where   whereabouts
+	reached progress
 	line    timeline
 	tail    *list.Element // in the service's tails, which guard it; nil = isn't
 	quit    func()        // gives back what its principal's limits counted; set when it enters

@@ -204,6 +204,7 @@ func (w *runWay) pass(a *attempt, e execution.Event) {
 	w.seq++
 	if a.sank(w.sink.Event(w.seq, e)) {
 		r.out.BytesOut += int64(len(e.Text) + len(e.ToolCall.Arguments))
+		r.reached.bytes.Store(r.out.BytesOut)
 	}
 }
 

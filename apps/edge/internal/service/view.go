@@ -43,12 +43,12 @@ type RunView struct {
 	PlacedAt   *time.Time `json:"placed_at"` // when it last got a place
 	EndedAt    *time.Time `json:"ended_at"`
 
-	QueuedMS     int64      `json:"queue_ms"`
-	FirstByteMS  int64      `json:"first_byte_ms"`
+	QueuedMS     int64      `json:"queue_ms"`      // 0 while it is live
+	FirstByteMS  int64      `json:"first_byte_ms"` // 0 = there is none yet
 	DurationMS   int64      `json:"duration_ms"`
 	BytesIn      int64      `json:"bytes_in"`
-	BytesOut     int64      `json:"bytes_out"`
-	Usage        *UsageView `json:"usage"` // null = unknown
+	BytesOut     int64      `json:"bytes_out"` // so far
+	Usage        *UsageView `json:"usage"`     // null = unknown
 	FinishReason string     `json:"finish_reason"`
 	Code         string     `json:"code"`   // "" while it is live, ok when it succeeded
 	Origin       string     `json:"origin"` // of the failure
@@ -109,6 +109,7 @@ func (r *Run) view() RunView {
 		v.State = StateRecovered
 	}
 	v.PlacedAt = timeOf(w.placedAt)
+	v.FirstByteMS, v.BytesOut = waitedMS(time.Duration(r.reached.firstByte.Load())), r.reached.bytes.Load()
 	return v
 }
 
@@ -131,7 +132,7 @@ func (r *Run) endedView() RunView {
 	}
 	v.Attempts = o.Attempts
 	v.EndedAt = timeOf(r.started.Add(o.Duration))
-	v.QueuedMS, v.FirstByteMS, v.DurationMS = o.Queued.Milliseconds(), o.FirstByte.Milliseconds(), o.Duration.Milliseconds()
+	v.QueuedMS, v.FirstByteMS, v.DurationMS = o.Queued.Milliseconds(), waitedMS(o.FirstByte), o.Duration.Milliseconds()
 	v.BytesIn, v.BytesOut, v.FinishReason = o.BytesIn, o.BytesOut, o.FinishReason
 	v.Usage = usageView(o.Usage)
 	v.failed(o.Failure)
@@ -175,6 +176,14 @@ func instant(ms int64, now time.Time) time.Time {
 		return now
 	}
 	return time.UnixMilli(ms)
+}
+
+// waitedMS is the wait for a first byte, so that 0 always means that there was none.
+func waitedMS(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return max(1, d.Milliseconds())
 }
 
 func timeOf(t time.Time) *time.Time {

@@ -2,6 +2,7 @@ package service
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"iop/apps/edge/internal/admission"
@@ -27,6 +28,12 @@ type whereabouts struct {
 	end        *pb.RunEnd // the node's word on how the attempt ended, nil = not yet
 	absent     bool       // the node came back without it
 	left       bool       // the driver looks no more
+}
+
+// progress is how far the answer of a run that is live has come. Its driver writes, anybody reads.
+type progress struct {
+	firstByte atomic.Int64 // ns after the submission, 0 = not yet
+	bytes     atomic.Int64 // that the sink took
 }
 
 func (w *whereabouts) init(kind execution.Kind) {
