@@ -252,10 +252,10 @@ func TestNodes(t *testing.T) {
 	}
 	at := time.Date(2026, 11, 29, 13, 6, 29, 0, time.UTC)
 	g.nodes = []node.NodeView{{ID: "gpu-1", State: node.StateReady, Generation: 7, InstanceID: "ab", Version: "v1", Since: &at, LastHeartbeat: &at,
-		Adapters: []node.AdapterView{{Name: "vllm", Available: true, Version: "0.9", InFlight: 1, Capacity: 4,
+		Adapters: []node.AdapterView{{Name: "vllm", Kind: "openai", Available: true, Version: "0.9", InFlight: 1, Capacity: 4,
 			Models: []node.ModelView{{Name: "m", Loaded: true}}}}}}
 	want := `{"nodes":[{"id":"gpu-1","state":"ready","reason":"","drained":false,"generation":7,"instance_id":"ab","version":"v1","since":"2026-11-29T13:06:29Z",` +
-		`"last_heartbeat":"2026-11-29T13:06:29Z","adapters":[{"name":"vllm","available":true,"reason":"","version":"0.9","in_flight":1,` +
+		`"last_heartbeat":"2026-11-29T13:06:29Z","adapters":[{"name":"vllm","kind":"openai","available":true,"reason":"","version":"0.9","in_flight":1,` +
 		`"capacity":4,"models":[{"name":"m","loaded":true}]}]}]}` + "\n"
 	if resp, body := g.ask("GET", "/admin/v1/nodes", here); body != want || resp.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("got %s\nwant %s", body, want)

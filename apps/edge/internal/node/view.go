@@ -28,6 +28,7 @@ type NodeView struct {
 // AdapterView is one adapter of a node.
 type AdapterView struct {
 	Name      string      `json:"name"`
+	Kind      string      `json:"kind"` // of driver, as configured
 	Available bool        `json:"available"`
 	Reason    string      `json:"reason"`
 	Version   string      `json:"version"`
@@ -123,7 +124,7 @@ func (c *Connection) view() NodeView {
 }
 
 func (a *adapterStatus) view() AdapterView {
-	v := AdapterView{Name: a.Name, Available: a.Available, Reason: a.Reason, Version: a.version,
+	v := AdapterView{Name: a.Name, Kind: a.Kind, Available: a.Available, Reason: a.Reason, Version: a.version,
 		InFlight: a.inFlight, Capacity: a.Capacity, Models: make([]ModelView, len(a.Models))}
 	for i, m := range a.Models {
 		v.Models[i] = ModelView{Name: m.Name, Loaded: m.Loaded}
