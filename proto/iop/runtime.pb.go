@@ -4214,13 +4214,14 @@ type WorkOpen struct {
 	state                protoimpl.MessageState `protogen:"open.v1"`
 	ConnectionGeneration uint64                 `protobuf:"varint,1,opt,name=connection_generation,json=connectionGeneration,proto3" json:"connection_generation,omitempty"`
 	Attempt              uint32                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Traceparent          string                 `protobuf:"bytes,3,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	Traceparent          string                 `protobuf:"bytes,3,opt,name=traceparent,proto3" json:"traceparent,omitempty"` // W3C Trace Context, 55 bytes of version 00; only where TRACE was negotiated
 	// Types that are valid to be assigned to Work:
 	//
 	//	*WorkOpen_Run
 	//	*WorkOpen_Tunnel
 	//	*WorkOpen_Command
 	Work          isWorkOpen_Work `protobuf_oneof:"work"`
+	Tracestate    string          `protobuf:"bytes,7,opt,name=tracestate,proto3" json:"tracestate,omitempty"` // at most 512 bytes; never without traceparent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4308,6 +4309,13 @@ func (x *WorkOpen) GetCommand() *NodeCommandRequest {
 		}
 	}
 	return nil
+}
+
+func (x *WorkOpen) GetTracestate() string {
+	if x != nil {
+		return x.Tracestate
+	}
+	return ""
 }
 
 type isWorkOpen_Work interface {
@@ -6649,14 +6657,17 @@ const file_proto_iop_runtime_proto_rawDesc = "" +
 	"\x12RecipientChallenge\x12\x10\n" +
 	"\x03enc\x18\x01 \x01(\fR\x03enc\"&\n" +
 	"\x0eRecipientProof\x12\x14\n" +
-	"\x05proof\x18\x01 \x01(\fR\x05proof\"\xb4\x02\n" +
+	"\x05proof\x18\x01 \x01(\fR\x05proof\"\xd4\x02\n" +
 	"\bWorkOpen\x123\n" +
 	"\x15connection_generation\x18\x01 \x01(\x04R\x14connectionGeneration\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12 \n" +
 	"\vtraceparent\x18\x03 \x01(\tR\vtraceparent\x12.\n" +
 	"\x03run\x18\x04 \x01(\v2\x1a.iop.runtime.v1.RunRequestH\x00R\x03run\x12?\n" +
 	"\x06tunnel\x18\x05 \x01(\v2%.iop.runtime.v1.ProviderTunnelRequestH\x00R\x06tunnel\x12>\n" +
-	"\acommand\x18\x06 \x01(\v2\".iop.runtime.v1.NodeCommandRequestH\x00R\acommandB\x06\n" +
+	"\acommand\x18\x06 \x01(\v2\".iop.runtime.v1.NodeCommandRequestH\x00R\acommand\x12\x1e\n" +
+	"\n" +
+	"tracestate\x18\a \x01(\tR\n" +
+	"tracestateB\x06\n" +
 	"\x04work\"j\n" +
 	"\tWorkInput\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
