@@ -25,6 +25,11 @@ type State struct {
 	keyOwners   []*Principal // beside keys
 	principals  map[string]*Principal
 	adminKeys   hashList
+
+	slots            map[string]*Slot
+	profiles         map[string]*Profile
+	profileRevisions map[string]uint64
+	routeRefs        map[string]ProjectedRoute
 }
 
 type tokenOwner struct {
@@ -32,24 +37,9 @@ type tokenOwner struct {
 	notAfter time.Time
 }
 
-// Projection is what one node is told: it is numbered so that an acknowledgement can be matched.
-type Projection struct {
-	// Number only grows; it is the version of the first state that had this content.
-	Number uint64
-	// Adapters are the node's adapters, in the order of the file.
-	Adapters []ProjectedAdapter
-}
-
-// ProjectedAdapter is an adapter with the number of its content.
-type ProjectedAdapter struct {
-	Adapter
-	// Revision is the version of the first state in which the adapter was as it is.
-	Revision uint64
-}
-
-// NewState builds the runtime view of e. Projections and adapters that are as they were in prev (nil = there is none)
-// keep their numbers, the others get version. A version that isn't above prev's is raised to one that is; the first
-// one must be above every one that an earlier process of this Edge used, so that no number goes backwards.
+// NewState builds the runtime view of e. Projections, adapters, routes and profiles that are as they were in prev (nil =
+// there is none) keep their numbers, the others get version. A version that isn't above prev's is raised to one that is;
+// the first one must be above every one that an earlier process of this Edge used, so that no number goes backwards.
 func NewState(e *Edge, version uint64, prev *State) *State {
 	if prev != nil {
 		version = max(version, prev.Version+1)
@@ -61,19 +51,25 @@ func NewState(e *Edge, version uint64, prev *State) *State {
 		routes:      make(map[string]*Route, len(e.Routes)),
 		projections: make(map[string]*Projection, len(e.Nodes)),
 		principals:  make(map[string]*Principal, len(e.Principals)),
+
+		slots:            make(map[string]*Slot, len(e.Slots)),
+		profiles:         make(map[string]*Profile, len(e.Profiles)),
+		profileRevisions: make(map[string]uint64, len(e.Profiles)),
+		routeRefs:        make(map[string]ProjectedRoute, len(e.Routes)),
 	}
+	for i := range e.Routes {
+		s.routes[e.Routes[i].Model] = &e.Routes[i]
+	}
+	s.number(prev)
 	for i := range e.Nodes {
 		n := &e.Nodes[i]
 		s.nodes[n.ID] = n
-		s.projections[n.ID] = project(n, version, prev)
+		s.projections[n.ID] = s.project(n, prev)
 		for _, t := range n.TokenHashes {
 			if s.tokens.add(t.SHA256) {
 				s.tokenOwners = append(s.tokenOwners, tokenOwner{node: n, notAfter: t.NotAfter})
 			}
 		}
-	}
-	for i := range e.Routes {
-		s.routes[e.Routes[i].Model] = &e.Routes[i]
 	}
 	for i := range e.Principals {
 		p := &e.Principals[i]
@@ -88,32 +84,6 @@ func NewState(e *Edge, version uint64, prev *State) *State {
 		s.adminKeys.add(h)
 	}
 	return s
-}
-
-// project numbers a node's adapters; what is unchanged since prev keeps its number, and the whole of it too.
-func project(n *NodeRecord, version uint64, prev *State) *Projection {
-	var old *Projection
-	if prev != nil {
-		old = prev.projections[n.ID]
-	}
-	p := &Projection{Number: version, Adapters: make([]ProjectedAdapter, len(n.Adapters))}
-	same := old != nil && len(old.Adapters) == len(n.Adapters)
-	for i := range n.Adapters {
-		a := ProjectedAdapter{Adapter: n.Adapters[i], Revision: version}
-		at := -1
-		if old != nil {
-			at = slices.IndexFunc(old.Adapters, func(o ProjectedAdapter) bool { return o.equal(&a.Adapter) })
-		}
-		if at >= 0 {
-			a.Revision = old.Adapters[at].Revision
-		}
-		same = same && at == i
-		p.Adapters[i] = a
-	}
-	if same {
-		return old
-	}
-	return p
 }
 
 func (a *Adapter) equal(b *Adapter) bool {
