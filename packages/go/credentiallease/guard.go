@@ -34,7 +34,7 @@ type Projection struct {
 	Tolerance time.Duration // of not-before only; 0 = DefaultTolerance, which is the most
 }
 
-// SlotState says which leases of a slot count.
+// SlotState says which leases of a slot count. Every change of it raises MinRevision.
 type SlotState struct {
 	ID          string
 	MinRevision uint64 // leases of an older revision of the secret are revoked
@@ -81,7 +81,17 @@ type slot struct {
 	known    bool   // by the projection in force
 	floor    uint64 // the least revision that counts; it never goes down
 	disabled bool
-	since    uint64 // the projection in force when Revoke disabled it
+}
+
+// hear takes what a projection or a revocation says of the slot. Every change of a slot's state raises its MinRevision,
+// so that the higher one is the later word, in whatever order the two ways brought them; of the same one, disabled counts.
+func (s *slot) hear(minRevision uint64, disabled bool) {
+	switch {
+	case minRevision > s.floor:
+		s.floor, s.disabled = minRevision, disabled
+	case minRevision == s.floor:
+		s.disabled = s.disabled || disabled
+	}
 }
 
 // recipientEntry is a recipient key, and until when one that was replaced still opens.
@@ -108,8 +118,7 @@ func NewGuard(cfg Config) (*Guard, error) {
 }
 
 // Project takes over a configuration. Its number must not be lower than the last one's, and its keys must be named by
-// their hashes; otherwise nothing changes. A slot's MinRevision never goes down, and a slot that Revoke disabled is
-// enabled only by a projection with a higher number than the one in force then.
+// their hashes; otherwise nothing changes. Of a slot the state with the higher MinRevision counts, Project's or Revoke's: see [Guard.Revoke].
 func (g *Guard) Project(p Projection) error {
 	keys, err := newKeyring(p.Keys)
 	if err != nil {
@@ -129,10 +138,8 @@ func (g *Guard) Project(p Projection) error {
 	}
 	for _, told := range p.Slots {
 		s := g.slots[told.ID]
-		s.known, s.floor = true, max(s.floor, told.MinRevision)
-		if told.Disabled || p.Number > s.since {
-			s.disabled = told.Disabled
-		}
+		s.known = true
+		s.hear(told.MinRevision, told.Disabled)
 		g.slots[told.ID] = s
 	}
 	return nil
@@ -309,20 +316,19 @@ func (g *Guard) recipientLocked(id string) *RecipientKey {
 	return nil
 }
 
-// Revoke takes back leases of a slot, and returns the ids of the runs that are still on and have sent such a secret, in
-// no order. After it has returned no byte of the secret leaves except in those runs. MinRevision should be above every
-// revision that was issued also when the slot is disabled: a floor is what no later projection takes back.
+// Revoke takes in a change of a slot's state, and returns the ids of the runs that are still on and have sent a secret
+// that doesn't count any more, in no order. After it has returned no byte of such a secret leaves except in those runs.
+// Every change raises MinRevision, and the state with the higher one counts: disabled wins over enabled of the same one,
+// a lower one changes nothing. So a slot is enabled again by a higher MinRevision, and leases that were issued before a
+// change stay revoked whatever comes later.
 func (g *Guard) Revoke(r Revocation) (committed []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.slots[r.Slot]
-	s.floor = max(s.floor, r.MinRevision)
-	if r.Disabled {
-		s.disabled, s.since = true, g.projection
-	}
+	s.hear(r.MinRevision, r.Disabled)
 	g.slots[r.Slot] = s
 	for h := range g.held {
-		if h.state == committedState && h.claims.Slot == r.Slot && (r.Disabled || h.claims.SlotRevision < s.floor) {
+		if h.state == committedState && h.claims.Slot == r.Slot && (s.disabled || h.claims.SlotRevision < s.floor) {
 			committed = append(committed, h.claims.RunID)
 		}
 	}

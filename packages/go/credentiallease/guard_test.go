@@ -132,7 +132,7 @@ func TestStateChangesBetweenVerifyAndSend(t *testing.T) {
 		field  Field
 	}{
 		"rotated":      {func(w *world) { w.guard.Revoke(Revocation{Slot: "openai-main", MinRevision: 102}) }, Revoked, FieldNone},
-		"disabled":     {func(w *world) { w.guard.Revoke(Revocation{Slot: "openai-main", Disabled: true}) }, Disabled, FieldNone},
+		"disabled":     {func(w *world) { w.guard.Revoke(Revocation{Slot: "openai-main", MinRevision: 102, Disabled: true}) }, Disabled, FieldNone},
 		"reconfigured": {func(w *world) { _ = w.guard.Project(w.projection(4)) }, StaleGeneration, FieldProjection},
 		"closed":       {func(w *world) { w.guard.Close() }, StaleGeneration, FieldConnection},
 		"clock lost":   {func(w *world) { w.now.Synced = false }, ClockUnsynced, FieldNone},
@@ -162,26 +162,30 @@ func TestProjections(t *testing.T) {
 	check(t, state())
 	w.guard.Revoke(Revocation{Slot: "openai-main", MinRevision: 101, Disabled: true})
 	wantRefusal(t, state(), Disabled, FieldNone)
-	// The projection that was made before the revocation doesn't take it back.
+	// A projection that was made before the revocation doesn't take it back, whatever its number.
 	check(t, w.guard.Project(w.projection(3)))
 	wantRefusal(t, state(), Disabled, FieldNone)
 	check(t, w.guard.Project(w.projection(4)))
 	w.grant.Projection = 4
+	wantRefusal(t, state(), Disabled, FieldNone)
+	p := w.projection(4)
+	p.Slots[0].MinRevision = 102
+	check(t, w.guard.Project(p))
+	w.grant.SlotRevision = 102
 	check(t, state())
-	w.guard.Revoke(Revocation{Slot: "openai-main", MinRevision: 1})
-	w.grant.SlotRevision = 100 // the projection's floor, below the one that Revoke set
+	w.grant.SlotRevision = 101 // the projection's floor before
 	wantRefusal(t, state(), Revoked, FieldNone)
 	for _, number := range []uint64{0, 3} {
 		if w.guard.Project(w.projection(number)) == nil {
 			t.Errorf("projection %d is accepted after 4", number)
 		}
 	}
-	p := w.projection(5)
+	p = w.projection(5)
 	p.Keys[0].ID = GenerateSigningKey().ID()
 	if w.guard.Project(p) == nil {
 		t.Error("a key under another's id is accepted")
 	}
-	w.grant.SlotRevision = 101
+	w.grant.SlotRevision = 102
 	check(t, state())
 	p = w.projection(4)
 	p.MaxTTL, p.Tolerance = 30*time.Second, time.Hour
@@ -191,6 +195,41 @@ func TestProjections(t *testing.T) {
 	d.claims.NotBefore += 6 * second
 	_, err := w.guard.Verify(d.wire(t), testBinding(), w.now)
 	wantRefusal(t, err, NotYetValid, FieldNone)
+}
+
+// CR-10: of a slot the state with the higher MinRevision counts, whichever way it came and in whatever order; disabled
+// counts of the same one. So a push enables a slot, and a late message of before doesn't disable it again.
+func TestTheLaterSlotStateCounts(t *testing.T) {
+	told := func(w *world, way string, minRevision uint64, disabled bool) {
+		if way == "push" {
+			w.guard.Revoke(Revocation{Slot: "openai-main", MinRevision: minRevision, Disabled: disabled})
+			return
+		}
+		p := w.projection(3)
+		p.Slots[0] = SlotState{ID: "openai-main", MinRevision: minRevision, Disabled: disabled}
+		check(t, w.guard.Project(p))
+	}
+	for _, first := range []string{"push", "projection"} {
+		for _, second := range []string{"push", "projection"} {
+			w := newWorld(t)
+			state := func(revision uint64) error {
+				w.grant.SlotRevision = revision
+				_, err := w.whole(w.issue(t), testBinding())
+				return err
+			}
+			told(w, first, 110, true)
+			wantRefusal(t, state(120), Disabled, FieldNone)
+			told(w, second, 110, false)
+			wantRefusal(t, state(120), Disabled, FieldNone)
+			told(w, second, 111, false)
+			check(t, state(111))
+			wantRefusal(t, state(110), Revoked, FieldNone)
+			told(w, first, 110, true)
+			check(t, state(111))
+			told(w, first, 111, true)
+			wantRefusal(t, state(111), Disabled, FieldNone)
+		}
+	}
 }
 
 // E4, A6: rotation. Both keys verify for a while; the old one ends with its time, and at once when it is removed.
