@@ -228,11 +228,13 @@ type Session struct {
 	log        zerolog.Logger
 	ctx        context.Context // of the executions; its cause is why the connection ended
 	cancel     context.CancelCauseFunc
-	background bool // background runs were negotiated
-	ollama     bool // the command OLLAMA_API was negotiated
+	background bool    // background runs were negotiated
+	ollama     bool    // the command OLLAMA_API was negotiated
+	leases     *leases // nil = leases weren't negotiated; set before the first Apply
 
 	// guarded by Executor.mu
 	over    bool
+	slots   slots  // of the projection in force
 	applied uint64 // the projection in force, 0 = none that this connection sent
 	refused *refusal
 	told    map[string]bool // background runs whose end was told on this connection, and isn't acknowledged
@@ -286,6 +288,9 @@ func (s *Session) End() {
 		s.x.serving = nil
 	}
 	s.x.mu.Unlock()
+	if s.leases != nil {
+		s.leases.guard.Close()
+	}
 	s.cancel(execution.CauseLinkLost)
 }
 
