@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"iop/apps/node/internal/node"
+	"iop/packages/go/credentiallease"
 	"iop/packages/go/execution"
 	"iop/packages/go/identity"
 	"iop/packages/go/transport"
@@ -29,6 +30,7 @@ type connection struct {
 	session *node.Session
 	log     zerolog.Logger
 	peer    *identity.Peer     // who the edge proved to be; nil without an identity
+	lending *lending           // nil = leases weren't negotiated
 	stop    context.CancelFunc // of the building
 	all     sync.WaitGroup     // of the connection's goroutines
 	serving atomic.Bool        // Ready was said; set before it is
@@ -64,8 +66,19 @@ func (l *Link) begin(reg *registration) *connection {
 		link: l, acked: make(chan struct{}), offered: make(chan struct{}, 1), peer: reg.peer,
 		log: l.log.With().Uint64("connection_generation", reg.resp.GetConnectionGeneration()).Logger(),
 	}
-	c.mux = transport.NewNodeLink(reg.conn, l.muxConfig(reg.resp), c)
+	cfg := l.muxConfig(reg.resp)
+	lends, err := l.lend(reg)
+	if err != nil { // what the edge says of this connection makes no sense to the guard: work without leases
+		c.log.Error().Err(err).Msg("no leases on this connection")
+	}
+	if c.lending = lends; lends != nil {
+		cfg.Clocks, cfg.Exchanged = l.cfg.Clocks, lends.exchanged
+	}
+	c.mux = transport.NewNodeLink(reg.conn, cfg, c)
 	c.session = l.cfg.Executor.NewSession(c.mux, reg.resp.GetConnectionGeneration(), reg.resp.GetFeatures()...)
+	if lends != nil {
+		c.session.UseLeases(lends.guard, lends.now)
+	}
 	l.setMux(c.mux)
 	c.offer(reg.resp.GetConfig())
 
@@ -73,6 +86,9 @@ func (l *Link) begin(reg *registration) *connection {
 	c.stop = stop
 	c.all.Go(func() { _ = c.mux.Run(context.Background()) }) // ends with the connection; finish ends that
 	c.all.Go(func() { c.build(building) })
+	if lends != nil {
+		c.all.Go(func() { lends.tend(c.mux) })
+	}
 	return c
 }
 
@@ -247,7 +263,24 @@ func (c *connection) build(ctx context.Context) {
 		if c.overtaken() {
 			continue
 		}
+		c.awaitTime(ctx)
 		c.ready()
+	}
+}
+
+// awaitTime waits until the edge's time is known, for a while: no lease can be judged without, and those may come at once
+// when Ready was said.
+func (c *connection) awaitTime(ctx context.Context) {
+	if c.lending == nil {
+		return
+	}
+	limit := time.NewTimer(credentiallease.MaxRoundTrip)
+	defer limit.Stop()
+	select {
+	case <-c.lending.synced:
+	case <-limit.C:
+	case <-c.mux.Down():
+	case <-ctx.Done():
 	}
 }
 
@@ -312,8 +345,22 @@ func (c *connection) handle(m *pb.EdgeControl) bool {
 	case *pb.EdgeControl_Goodbye:
 		c.log.Info().Str("code", goodbyeName(v.Goodbye.GetCode())).Str("reason", printable(v.Goodbye.GetText())).
 			Msg("the edge says goodbye")
+	case *pb.EdgeControl_CredentialRevoked:
+		if c.lending == nil {
+			return false
+		}
+		c.mux.SendRevokeAck(c.session.Revoked(v.CredentialRevoked))
+	case *pb.EdgeControl_RecipientChallenge:
+		if c.lending == nil {
+			return false
+		}
+		c.all.Go(func() { // a computation, which isn't the control reader's to do
+			if !c.lending.answer(c.mux, v.RecipientChallenge) {
+				c.session.Late("control")
+			}
+		})
 	default:
-		// The others are for leases, which weren't negotiated. What isn't known at all comes from a newer edge.
+		// What isn't known comes from a newer edge.
 		return false
 	}
 	return true

@@ -81,15 +81,30 @@ func (l *Link) secure(ctx context.Context, bare net.Conn) (net.Conn, *identity.P
 }
 
 // handshake registers on the bare connection, within the limit. ctx ends it at once.
-func (l *Link) handshake(ctx context.Context, conn net.Conn, handover bool) (*pb.RegisterResponse, error) {
+func (l *Link) handshake(ctx context.Context, conn net.Conn, key *offer, handover bool) (*pb.RegisterResponse, error) {
 	_ = conn.SetDeadline(time.Now().Add(l.cfg.Timers.Handshake))
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if err := transport.WriteMessage(conn, l.registerRequest(handover)); err != nil {
+	req := l.registerRequest(handover)
+	if key.key != nil {
+		req.RecipientPublicKey = key.key.Public()
+		req.Features = append(req.Features, pb.Feature_FEATURE_LEASE_V1)
+	}
+	if err := transport.WriteMessage(conn, req); err != nil {
 		return nil, fmt.Errorf("send registration: %w", err)
 	}
-	resp := new(pb.RegisterResponse)
-	if err := transport.ReadMessage(conn, transport.MaxRegisterResponse, resp); err != nil {
+	resp, err := readAnswer(conn)
+	for err == nil && resp.GetChallenge() != nil {
+		var proof *pb.RegisterProof
+		if proof, err = key.prove(resp.GetChallenge()); err != nil {
+			return nil, err
+		}
+		if err = transport.WriteMessage(conn, proof); err != nil {
+			return nil, fmt.Errorf("send the proof of the recipient key: %w", err)
+		}
+		resp, err = readAnswer(conn)
+	}
+	if err != nil {
 		var frame *transport.FrameError
 		if identity.Refused(err) {
 			return nil, identityRefused("the edge doesn't accept this node's certificate: " + err.Error())
@@ -109,6 +124,12 @@ func (l *Link) handshake(ctx context.Context, conn net.Conn, handover bool) (*pb
 		return nil, context.Cause(ctx)
 	}
 	return resp, conn.SetDeadline(time.Time{})
+}
+
+// readAnswer reads one message of the edge.
+func readAnswer(conn net.Conn) (*pb.RegisterResponse, error) {
+	resp := new(pb.RegisterResponse)
+	return resp, transport.ReadMessage(conn, transport.MaxRegisterResponse, resp)
 }
 
 // checkAccepted refuses an acceptance that this version can't work with.

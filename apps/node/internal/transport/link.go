@@ -52,6 +52,8 @@ type Config struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Slept returns how long the machine was asleep so far; nil asks the kernel.
 	Slept func() time.Duration
+	// Clocks reads this machine's clocks; nil asks the kernel.
+	Clocks func() transport.ClockReading
 	// Random returns numbers in [0, 1); nil is the process's generator.
 	Random func() float64
 }
@@ -145,6 +147,9 @@ func New(cfg Config) *Link {
 	if cfg.Slept == nil {
 		cfg.Slept = slept
 	}
+	if cfg.Clocks == nil {
+		cfg.Clocks = newClocks()
+	}
 	if cfg.Random == nil {
 		cfg.Random = rand.Float64
 	}
@@ -222,9 +227,10 @@ func (l *Link) attempt(ctx, undrained context.Context) time.Duration {
 
 // registration is a connection that the Edge has accepted.
 type registration struct {
-	conn net.Conn // what the protocol is spoken on
-	resp *pb.RegisterResponse
-	peer *identity.Peer // who the Edge proved to be; nil without an identity
+	conn  net.Conn // what the protocol is spoken on
+	resp  *pb.RegisterResponse
+	peer  *identity.Peer // who the Edge proved to be; nil without an identity
+	offer *offer         // the recipient key that it was told
 }
 
 // register dials and does the handshake.
@@ -255,12 +261,17 @@ func (l *Link) introduce(ctx context.Context, bare net.Conn, handover bool) (*re
 		bare.Close()
 		return nil, err
 	}
-	resp, err := l.handshake(ctx, conn, handover)
+	key, err := newOffer(peer)
+	var resp *pb.RegisterResponse
+	if err == nil {
+		resp, err = l.handshake(ctx, conn, key, handover)
+	}
 	if err != nil {
+		key.drop()
 		bare.Close()
 		return nil, err
 	}
-	return &registration{conn: conn, resp: resp, peer: peer}, nil
+	return &registration{conn: conn, resp: resp, peer: peer, offer: key}, nil
 }
 
 // redial says how long to wait after a connection that was up.

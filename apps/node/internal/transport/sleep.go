@@ -1,6 +1,10 @@
 package transport
 
-import "time"
+import (
+	"time"
+
+	"iop/packages/go/transport"
+)
 
 // sleepGap is a wake-up: the machine was asleep for longer than this between two looks.
 const sleepGap = 5 * time.Second
@@ -25,3 +29,11 @@ func (w *sleepWatch) woke() bool {
 }
 
 func (w *sleepWatch) stop() { w.tick.Stop() }
+
+// newClocks returns what reads this machine's clocks.
+func newClocks() func() transport.ClockReading {
+	start := time.Now()
+	return func() transport.ClockReading {
+		return transport.ClockReading{Boot: boot(start), Wall: time.Now().UnixMilli()}
+	}
+}

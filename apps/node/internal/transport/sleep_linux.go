@@ -15,3 +15,10 @@ func slept() time.Duration {
 	}
 	return time.Duration(boot.Nano() - mono.Nano())
 }
+
+// boot returns the clock that counts since the machine's start, sleep included.
+func boot(time.Time) time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // there since Linux 2.6.39
+	return time.Duration(t.Nano())
+}
