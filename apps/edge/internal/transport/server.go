@@ -71,7 +71,7 @@ type Config struct {
 	MaxUnregistered int
 	// MaxHandshakes is how many of them may be worked on at once, from the whole request to the answer. Default 64.
 	MaxHandshakes int
-	// Payload makes what a node is told from its projection. Default [Payload].
+	// Payload makes what a node is told from its projection. Default [Payloads] of Leases.
 	Payload func(*config.Projection) (*pb.NodeConfigPayload, error)
 	// Log gets a line for every refusal and every change of a connection's life.
 	Log zerolog.Logger
@@ -119,7 +119,7 @@ func NewServer(cfg Config) *Server {
 		cfg.MaxHandshakes = 64
 	}
 	if cfg.Payload == nil {
-		cfg.Payload = Payload
+		cfg.Payload = Payloads(cfg.Leases)
 	}
 	instance := make([]byte, 16)
 	_, _ = rand.Read(instance) // never fails
