@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"packages/go/logging":               {},
 	"packages/go/identity":              {},
 	"packages/go/identity/identitytest": {"packages/go/identity"}, // test support
-	"packages/go/config":                {"packages/go/identity"},
+	"packages/go/config":                {"packages/go/identity", "packages/go/httprules"},
 	"packages/go/patience":              {}, // test support
 	"packages/go/program":               {"packages/go/config", "packages/go/identity", "packages/go/logging"},
 	"packages/go/transport":             {"proto/iop", "packages/go/execution"},
@@ -57,7 +57,8 @@ var mayImport = map[string][]string{
 	"apps/node/internal/adapters":             {"packages/go/execution", "packages/go/httprules", "apps/node/internal/adapters"},
 	"apps/node/internal/router":               {"packages/go/execution"},
 	"apps/node/internal/store":                {"packages/go/execution"},
-	"apps/node/internal/node":                 {"proto/iop", "packages/go/execution", "packages/go/httprules", "packages/go/transport", "packages/go/credentiallease", "apps/node/internal/router", "apps/node/internal/store"},
+	"apps/node/internal/node":                 {"proto/iop", "packages/go/execution", "packages/go/httprules", "packages/go/transport", "packages/go/credentiallease", "apps/node/internal/page", "apps/node/internal/router", "apps/node/internal/store"},
+	"apps/node/internal/page":                 {},
 	"apps/node/internal/transport":            {"proto/iop", "packages/go/execution", "packages/go/transport", "packages/go/config", "packages/go/identity", "packages/go/credentiallease", "apps/node/internal/node", "apps/node/internal/router", "apps/node/internal/adapters"},
 	"apps/node/internal/admin":                {"packages/go/execution", "apps/node/internal/node", "apps/node/internal/store", "apps/node/internal/transport"},
 	"apps/node/internal/nodetest":             {"apps/node/internal", "packages/go", "proto/iop"},                                                                            // test support
