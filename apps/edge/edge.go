@@ -22,6 +22,7 @@ import (
 	"iop/apps/edge/internal/transport"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/faultpoint"
 	"iop/packages/go/identity"
 	"iop/packages/go/logging"
 )
@@ -45,6 +46,13 @@ type Options struct {
 	Reload <-chan struct{}
 	// Kill ends Run at once, whatever is running; a second signal closes it. nil never does.
 	Kill <-chan struct{}
+
+	// Listen opens the listener of listen.nodes, listen.http or listen.admin, by its last word; nil is TCP.
+	Listen func(name, addr string) (net.Listener, error)
+	// Inside is given the edge's inside, before anything listens. For a simulation; nil is nobody.
+	Inside func(*Inside)
+	// Faults is asked at the points at which a simulation may interfere; nil is nobody.
+	Faults *faultpoint.Hooks
 }
 
 // Run serves until ctx is cancelled, then drains: new requests are refused, nodes are told, what runs may finish for
@@ -58,6 +66,9 @@ func Run(ctx context.Context, cfg *config.Edge, opts Options) error {
 	g, err := build(cfg, generations, opts)
 	if err != nil {
 		return errors.Join(err, generations.Close())
+	}
+	if opts.Inside != nil {
+		opts.Inside(&Inside{g})
 	}
 	return errors.Join(g.serve(ctx, opts), generations.Close())
 }
@@ -75,6 +86,7 @@ type graph struct {
 	events    *events.Bus
 	callers   *http.Server
 	admin     *http.Server // nil = off
+	bind      func(name, addr string) (net.Listener, error)
 	listen    listeners
 }
 
@@ -90,7 +102,10 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 	l.state.Store(config.NewState(cfg, version, nil))
 	current := l.current
 
-	g := &graph{cfg: cfg, log: opts.Log, live: l}
+	g := &graph{cfg: cfg, log: opts.Log, live: l, bind: opts.Listen}
+	if g.bind == nil {
+		g.bind = func(_, addr string) (net.Listener, error) { return net.Listen("tcp", addr) }
+	}
 	if cfg.Managed() {
 		if g.identity, err = identity.Open(cfg.Identity()); err != nil {
 			return nil, err
@@ -200,7 +215,7 @@ func (g *graph) open() (addrs Addrs, err error) {
 		if err != nil || addr == "" {
 			return nil
 		}
-		l, failure := net.Listen("tcp", addr)
+		l, failure := g.bind(key, addr)
 		if failure != nil {
 			err = fmt.Errorf("listen.%s: %w", key, failure)
 			return nil
