@@ -24,6 +24,7 @@ import (
 	"iop/apps/node/internal/transport"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/faultpoint"
 	"iop/packages/go/identity"
 	"iop/packages/go/logging"
 )
@@ -43,6 +44,19 @@ type Options struct {
 	Reload <-chan struct{}
 	// Kill ends Run at once, whatever is running; a second signal closes it. nil never does.
 	Kill <-chan struct{}
+
+	// Dial makes the connection to an Edge; nil is TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Random returns numbers in [0, 1), by which the waits between dials differ; nil is the process's generator.
+	Random func() float64
+	// Slept returns how long the machine was asleep so far; nil asks the kernel.
+	Slept func() time.Duration
+	// Build makes the driver of an adapter; nil takes those of the known kinds.
+	Build func(AdapterSpec) (execution.Provider, error)
+	// Inside is given the node's inside, before anything is dialed. For a simulation; nil is nobody.
+	Inside func(*Inside)
+	// Faults is asked at the points at which a simulation may interfere; nil is nobody.
+	Faults *faultpoint.Hooks
 }
 
 // stopLimit is how long Run waits at its very end for drivers that don't return.
@@ -80,6 +94,9 @@ func Run(ctx context.Context, cfg *config.Node, opts Options) error {
 	record.run()
 	stopIdentity := p.followIdentity(cfg, opts)
 	defer stopIdentity()
+	if opts.Inside != nil {
+		opts.Inside(&Inside{p})
+	}
 	p.run(ctx)
 	return nil
 }
@@ -119,6 +136,9 @@ func newProgram(cfg *config.Node, opts Options, observer node.Observer, record *
 			AllowPaths: s.AllowPaths, Targets: s.Targets, Connect: cfg.Timers.Connect, Log: opts.Log,
 		})
 	}
+	if opts.Build != nil {
+		build = opts.Build
+	}
 	for _, edge := range distinct(cfg.Edges) {
 		x := node.New(node.Config{
 			Edge: edge, Router: table, Build: build, Journal: record.rows, Timers: workTimers(cfg.Timers), Observer: observer,
@@ -129,6 +149,7 @@ func newProgram(cfg *config.Node, opts Options, observer node.Observer, record *
 		p.links = append(p.links, transport.New(transport.Config{
 			Edge: edge, Token: cfg.Token, Identity: p.identity, EdgeID: edgeID, InstanceID: instance, Version: opts.Version, Executor: x,
 			Timers: linkTimers(cfg.Timers), OnReady: opts.OnReady, Log: opts.Log,
+			Dial: opts.Dial, Random: opts.Random, Slept: opts.Slept,
 		}))
 	}
 	if len(p.links) == 0 {
