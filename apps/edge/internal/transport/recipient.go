@@ -20,10 +20,10 @@ type Leases interface {
 	Slots(ids []string) []credentiallease.SlotState
 	// Ended takes what a node says became of a lease.
 	Ended(nodeID, leaseID string, committed bool, why execution.LeaseRefusal)
-	// Acked takes a node's word that it has taken in a revocation, and which runs had the key on the wire by then.
-	Acked(nodeID string, epoch uint64, committed []string)
-	// Gone says that a connection of the node is over.
-	Gone(nodeID string)
+	// Acked takes a connection's word that it has taken in a revocation, and which runs had the key on the wire by then.
+	Acked(nodeID string, generation, epoch uint64, committed []string)
+	// Gone says that this connection of the node is over. At a handover a node has two.
+	Gone(nodeID string, generation uint64)
 }
 
 // errUnproven is a recipient key that its node couldn't prove to have.
@@ -139,5 +139,5 @@ func (h *control) revokeAck(m *pb.RevokeAck) {
 		h.c.Unknown()
 		return
 	}
-	h.s.cfg.Leases.Acked(h.c.NodeID, m.GetEpoch(), m.GetCommittedRunIds())
+	h.s.cfg.Leases.Acked(h.c.NodeID, h.c.Generation, m.GetEpoch(), m.GetCommittedRunIds())
 }

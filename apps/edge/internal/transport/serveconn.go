@@ -28,7 +28,7 @@ func (s *Server) serveConn(ctx context.Context, c *node.Connection) {
 	_ = c.Link.Run(context.WithoutCancel(ctx))
 	s.linkEnded(c)
 	if s.cfg.Leases != nil && c.Lends() {
-		s.cfg.Leases.Gone(c.NodeID)
+		s.cfg.Leases.Gone(c.NodeID, c.Generation)
 	}
 	monitor.Wait()
 }
