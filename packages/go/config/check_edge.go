@@ -19,6 +19,7 @@ func (d *decoder) checkEdge(e *Edge) {
 	d.checkNodes(e.Nodes)
 	d.checkIdentities(e)
 	d.checkPrincipals(e)
+	d.checkSlots(e)
 	d.checkRoutes(e)
 	for i, origin := range e.CORS.Origins {
 		d.checkOrigin(index("cors.origins", i), origin)

@@ -97,7 +97,7 @@ func (d *decoder) checkAdapter(p string, a *Adapter) {
 	for _, k := range slices.Sorted(maps.Keys(a.Options)) {
 		if secretWord(k) {
 			d.add(join(p+".options", showKey(k)), "looks like a secret, and options are sent to the node and shown; "+
-				"provider secrets aren't supported by this version")
+				"give a provider's key to a slot")
 		}
 	}
 }

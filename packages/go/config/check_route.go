@@ -29,6 +29,7 @@ func (d *decoder) checkRoutes(e *Edge) {
 		d.checkLabels(p+".labels", r.Labels)
 		d.rangeOf(p+".queue.depth", int64(r.Queue.Depth), 0, 100_000)
 		d.checkPool(p, r, e.Nodes)
+		d.checkRouteSlot(p, r, e)
 	}
 }
 

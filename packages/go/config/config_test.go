@@ -49,6 +49,10 @@ principals:
   - id: alice
     key_hashes: [cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc]
     routes: [fast]
+profiles:
+  - {id: openai, origin: "HTTPS://API.example.com", paths: ["POST /v1/chat/completions"], header: x-api-key}
+slots: []
+lease: {ttl: 30s}
 routes:
   - model: fast
     adapter: vllm
@@ -88,6 +92,8 @@ func TestEdgeValues(t *testing.T) {
 		"default queue": e.Routes[1].Queue == Queue{Depth: 64, Wait: time.Minute},
 		"limits":        e.Limits.Body == 1<<30 && e.Limits.Header == 16384 && e.Limits.Unregistered == 128,
 		"timers":        e.Timers.Dead == 450*time.Millisecond && e.Timers.Drain == 0 && e.Timers.Probe == 3*time.Second,
+		"lease":         e.Lease == Lease{TTL: 30 * time.Second, SigningKey: "/var/lib/iop/lease.key"},
+		"profile":       e.Profiles[0].Origin == "https://api.example.com:443" && e.Profiles[0].Header == "X-Api-Key" && e.Profiles[0].Scheme == "",
 		"log":           e.Log == Log{Level: "debug", Format: "json"},
 	} {
 		if !ok {

@@ -259,6 +259,8 @@ func (d *decoder) value(n *yaml.Node, path string, f *field, v reflect.Value) {
 			setDefaults(v.Elem())
 			d.section(n, path, v.Elem())
 		}
+	case t == sourceType:
+		v.Set(reflect.ValueOf(d.source(n, path)))
 	case t.Kind() == reflect.Struct && t != timeType && t != secretType:
 		d.section(n, path, v)
 	case t.Kind() == reflect.Slice:

@@ -168,6 +168,8 @@ type Route struct {
 	Labels map[string]string `yaml:"labels"`
 	// Slot names the key that the provider is called with. It restricts the route to the slot's nodes. Default: none.
 	Slot string `yaml:"slot"`
+	// SlotNodes are the nodes of that slot, the only ones that serve the route then. It isn't read from the file.
+	SlotNodes []string
 	// Queue bounds how many callers wait for a place, and how long.
 	Queue Queue `yaml:"queue"`
 	// FirstByte is how long a provider may take from the end of the request to its response's head. Default 0: the
@@ -202,7 +204,7 @@ type Slot struct {
 	ID string `yaml:"id"`
 	// Source is where the key comes from: file:PATH, cred:NAME (systemd), env:NAME, or exec:[PROGRAM, ARGUMENT, ...].
 	// A key in the file itself is refused.
-	Source SecretSource `yaml:"source,source"`
+	Source SecretSource `yaml:"source"`
 	// Profile is the id of the profile by which it is used.
 	Profile string `yaml:"profile"`
 	// Nodes are the ids of the nodes that may be given it: a node that may use a key can steal it. Default: none.

@@ -10,7 +10,7 @@ import (
 func FuzzConfig(f *testing.F) {
 	f.Add(fullEdge)
 	f.Add(goodNode)
-	for _, cases := range [][]refusal{typoCases, yamlCases, valueCases, listenCases, recordCases, adapterCases, routeCases} {
+	for _, cases := range [][]refusal{typoCases, yamlCases, valueCases, listenCases, recordCases, adapterCases, routeCases, sourceCases, profileCases, slotCases} {
 		for _, c := range cases {
 			f.Add(c.file)
 		}

@@ -16,7 +16,7 @@ type refusal struct {
 }
 
 func TestEdgeRefusals(t *testing.T) {
-	for _, cases := range [][]refusal{typoCases, yamlCases, valueCases, listenCases, recordCases, adapterCases, routeCases} {
+	for _, cases := range [][]refusal{typoCases, yamlCases, valueCases, listenCases, recordCases, adapterCases, routeCases, sourceCases, profileCases, slotCases} {
 		for _, c := range cases {
 			t.Run(c.name, func(t *testing.T) {
 				_, err := ParseEdge("f", []byte(c.file))
@@ -46,7 +46,7 @@ var typoCases = []refusal{
 	{"misspelt key", oneNode + "    max_concurency: 4\n", []string{
 		`8: nodes[0].adapters[0].max_concurency: unknown key; did you mean "max_concurrency"?`}},
 	{"children at column 0", "providers:\nname: a\nkind: openai\n", []string{
-		"1: providers: unknown key; known here: mode, listen, tls, insecure_plaintext, state_dir, nodes, principals, routes, cors, admin_key_hashes, limits, timers, log",
+		"1: providers: unknown key; known here: mode, listen, tls, insecure_plaintext, state_dir, nodes, principals, routes, profiles, slots, lease, cors, admin_key_hashes, limits, timers, log",
 		"2: name: unknown key here; it belongs under nodes[].adapters[]",
 		"3: kind: unknown key here; it belongs under nodes[].adapters[]"}},
 	{"adapters at column 0", "nodes:\n- id: n\n  token_hashes: [{sha256: " + hashA + "}]\nadapters:\n- name: a\n", []string{
@@ -70,10 +70,6 @@ var typoCases = []refusal{
 		"4: principals[0].weight: must be 1 to 1000",
 		"5: principals[0].limits.concurrency: must be 0 to 1000000",
 		"5: principals[0].limits.requests_per_minute: must be 0 to 1000000"}},
-	{"later versions", "profiles: []\nslots: [{id: s}]\nlease: {}\nprincipals: [{id: p, key_hashes: [" +
-		hashA + "]}]\nroutes: [{model: m, slot: s}]\n", []string{
-		"2: slots: isn't supported by this version; remove it",
-		"5: routes[0].slot: isn't supported by this version; remove it"}},
 }
 
 var yamlCases = []refusal{
@@ -201,7 +197,7 @@ var adapterCases = []refusal{
 		`9: nodes[0].adapters[0].allow_paths[4]: "/v1?x" isn't a path; write it like /v1/chat/completions, or /v1/* for all below it`,
 		`9: nodes[0].adapters[0].allow_paths[5]: "/v1*" isn't a path; write it like /v1/chat/completions, or /v1/* for all below it`,
 		`9: nodes[0].adapters[0].allow_paths[7]: "" isn't a path; write it like /v1/chat/completions, or /v1/* for all below it`,
-		"10: nodes[0].adapters[0].options.api_key: looks like a secret, and options are sent to the node and shown; provider secrets aren't supported by this version"}},
+		"10: nodes[0].adapters[0].options.api_key: looks like a secret, and options are sent to the node and shown; give a provider's key to a slot"}},
 }
 
 var routeCases = []refusal{

@@ -5,30 +5,40 @@ import (
 	"strings"
 )
 
-// reloadable are the top-level keys of an Edge that take effect without a restart.
+// reloadable are the keys of an Edge that take effect without a restart.
 func reloadable(key string) bool {
 	switch key {
-	case "nodes", "principals", "routes", "admin_key_hashes":
+	case "nodes", "principals", "routes", "admin_key_hashes", "profiles", "slots", "lease.ttl":
 		return true
 	}
 	return false
 }
 
-// NeedsRestart returns the top-level keys in which next differs from e and that only a restart can change, in the order
-// of the file.
-func (e *Edge) NeedsRestart(next *Edge) []string { return e.differing(next, false) }
+// partly are the sections of which some keys take effect without a restart.
+func partly(key string) bool { return key == "lease" }
 
-// Differs returns the top-level keys in which next differs from e and that a reload changes.
-func (e *Edge) Differs(next *Edge) []string { return e.differing(next, true) }
+// NeedsRestart returns the keys in which next differs from e and that only a restart can change, in the order of the
+// file.
+func (e *Edge) NeedsRestart(next *Edge) []string {
+	return differing(reflect.ValueOf(e).Elem(), reflect.ValueOf(next).Elem(), "", false)
+}
 
-func (e *Edge) differing(next *Edge, reload bool) (keys []string) {
-	was, is := reflect.ValueOf(e).Elem(), reflect.ValueOf(next).Elem()
+// Differs returns the keys in which next differs from e and that a reload changes.
+func (e *Edge) Differs(next *Edge) []string {
+	return differing(reflect.ValueOf(e).Elem(), reflect.ValueOf(next).Elem(), "", true)
+}
+
+func differing(was, is reflect.Value, section string, reload bool) (keys []string) {
 	for i := range was.NumField() {
-		key, _, _ := strings.Cut(was.Type().Field(i).Tag.Get("yaml"), ",")
-		if key == "" || !was.Type().Field(i).IsExported() || reloadable(key) != reload {
+		tag, _, _ := strings.Cut(was.Type().Field(i).Tag.Get("yaml"), ",")
+		if tag == "" || !was.Type().Field(i).IsExported() {
 			continue
 		}
-		if !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()) {
+		key := join(section, tag)
+		switch {
+		case partly(key):
+			keys = append(keys, differing(was.Field(i), is.Field(i), key, reload)...)
+		case reloadable(key) == reload && !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()):
 			keys = append(keys, key)
 		}
 	}

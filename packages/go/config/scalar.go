@@ -164,7 +164,7 @@ func setDefault(v reflect.Value, f *field) {
 }
 
 // Default returns the values that an empty section stands for.
-func Default[T Limits | EdgeTimers | NodeTimers | Queue | Listen | Log]() T {
+func Default[T Limits | EdgeTimers | NodeTimers | Queue | Listen | Log | Slot | Lease]() T {
 	var section T
 	setDefaults(reflect.ValueOf(&section).Elem())
 	return section

@@ -47,13 +47,14 @@ var (
 	durationType = reflect.TypeFor[time.Duration]()
 	timeType     = reflect.TypeFor[time.Time]()
 	secretType   = reflect.TypeFor[Secret]()
+	sourceType   = reflect.TypeFor[SecretSource]()
 )
 
 // sectionOf returns the struct type that a field's value consists of, and how a path shows the way to it; nil for a
 // field that holds plain values.
 func sectionOf(t reflect.Type) (section reflect.Type, suffix string) {
 	switch {
-	case t == timeType || t == secretType:
+	case t == timeType || t == secretType || t == sourceType:
 		return nil, ""
 	case t.Kind() == reflect.Struct:
 		return t, ""

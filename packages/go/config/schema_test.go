@@ -125,7 +125,11 @@ func TestExamplesLoadWithEverythingSwitchedOn(t *testing.T) {
 	if e.TLS == nil || e.TLS.TrustDomain == "" || e.Nodes[0].SPIFFEID == "" || len(e.Nodes[0].RevokedSerials) != 1 {
 		t.Errorf("not all of managed mode was switched on: %+v", e)
 	}
-	if len(e.Nodes[0].Adapters) != 3 || len(e.Principals) != 1 || len(e.Routes) != 2 || len(e.Nodes[0].TokenHashes) != 2 {
+	if e.Lease.TTL != Default[Lease]().TTL || len(e.Slots) != 1 || e.Slots[0].Refresh != Default[Slot]().Refresh ||
+		e.Slots[0].StaleMax != Default[Slot]().StaleMax || len(e.Profiles) != 1 || e.Routes[2].Slot != e.Slots[0].ID {
+		t.Errorf("leases aren't what they are by default: %+v", e)
+	}
+	if len(e.Nodes[0].Adapters) != 4 || len(e.Principals) != 1 || len(e.Routes) != 3 || len(e.Nodes[0].TokenHashes) != 2 {
 		t.Errorf("not everything was switched on: %+v", e)
 	}
 	n, err := ParseNode(nodeFile, []byte(switchedOn(t, nodeFile)))
