@@ -59,12 +59,16 @@ func TestPlacesComeBackFromProvidersThatFail(t *testing.T) {
 		default:
 			ok(x)
 		}
-	}, setup{Options: harness.Options{Routes: `[{model: "*", first_byte: 200ms}]`}})
+	}, setup{Options: harness.Options{Routes: `[{model: hangs, target: m, first_byte: 200ms}, {model: "*"}]`}})
 	modes := []string{"hang", "reset", "502", "504"}
 	want := map[string]int{"hang": 504, "reset": 502, "502": 502, "504": 504}
 	all(40, func(i int) {
 		mode := modes[i%len(modes)]
-		a, err := harness.Ask(r.HTTP(), chat("X-Mode: "+mode), limit)
+		body := chatBody
+		if mode == "hang" {
+			body = `{"model":"hangs","stream":true}`
+		}
+		a, err := harness.Ask(r.HTTP(), harness.Post(chatPath, body, "X-Mode: "+mode), limit)
 		if err != nil || a.StatusCode != want[mode] {
 			t.Errorf("%s: %v, %v", mode, a, err)
 		}
@@ -224,7 +228,6 @@ func TestNothingOfOneRequestShowsInAnother(t *testing.T) {
 		}
 		x.Chunk(usage(number, 1) + done)
 		x.EndChunks()
-		x.Close()
 	}, setup{places: n})
 	ids := make([]string, n)
 	all(n, func(i int) {
@@ -270,7 +273,6 @@ func TestManyEndsAtOnce(t *testing.T) {
 		}
 		x.Chunk(delta("last"))
 		x.EndChunks()
-		x.Close()
 		finished <- struct{}{}
 	}, setup{places: n})
 	over := make(chan struct{})

@@ -34,7 +34,7 @@ func newDraining(t *testing.T, s scale, who string, events int) *draining {
 		script = fakeprovider.Events(10*time.Millisecond, strings.Split(strings.Repeat(delta("tick")+"|", events), "|")[:events]...)
 	}
 	d := &draining{code: who + "_draining"}
-	d.linked = newLinked(t, s, script, setup{Options: harness.Options{Routes: `[{model: "*", queue: {wait: 300ms}}]`}})
+	d.linked = newLinked(t, s, script, setup{scaled: []string{"drain"}, Options: harness.Options{Routes: `[{model: "*", queue: {wait: 300ms}}]`}})
 	d.stops = d.node
 	if who == "edge" {
 		d.stops = d.Edge
@@ -51,7 +51,7 @@ func TestDrainLetsStreamsEnd(t *testing.T) {
 	for _, who := range []string{"node", "edge"} {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
-			const events = 80
+			const events = 300 // three seconds: it is to be looked at while they run
 			d := newDraining(t, 1, who, events)
 			start := time.Now()
 			d.stops.Term()
@@ -78,7 +78,7 @@ func TestDrainLetsStreamsEnd(t *testing.T) {
 			if err := d.stops.Stop(limit); err != nil {
 				t.Error(err)
 			}
-			between(t, "the end", time.Since(start), 0, 10*time.Second)
+			between(t, "the end", time.Since(start), 0, drain-time.Second)
 			if n := len(d.seen()); n != 3 {
 				t.Errorf("the provider saw %d requests", n)
 			}

@@ -49,7 +49,7 @@ func newLinkedPair(t *testing.T, n pairNames, scaled scale, o harness.Options) *
 // connection, and the node stays.
 func TestPairsWaitForColdModels(t *testing.T) {
 	t.Parallel()
-	const scaled = scale(30)
+	const scaled = scale(5)
 	silence := scaled.of(2 * time.Minute)
 	s := sayings()["reasoning"]
 	var pairs []*linkedPair
@@ -170,7 +170,7 @@ func TestPairsLoseTheirLinks(t *testing.T) {
 		lose  func(*harness.Relay)
 		after time.Duration
 		scale scale
-	}{{"cut", (*harness.Relay).Reset, 0, 1}, {"silent", (*harness.Relay).Silence, dead, 20}} {
+	}{{"cut", (*harness.Relay).Reset, 0, 1}, {"silent", (*harness.Relay).Silence, dead, 8}} {
 		for _, n := range ways() {
 			t.Run(c.name+", "+n.speech+" to "+n.kind, func(t *testing.T) {
 				t.Parallel()
@@ -190,7 +190,7 @@ func TestPairsLoseTheirLinks(t *testing.T) {
 				rest, err := io.ReadAll(response.Body)
 				between(t, "the caller's end", time.Since(start), 0, c.scale.of(c.after)+late)
 				p.lost(t, append(first, rest...), err)
-				between(t, "the end at the provider", await(t, gone, "the provider's connection is closed").Sub(start), 0, c.scale.of(c.after)+2*time.Second)
+				between(t, "the end at the provider", await(t, gone, "the provider's connection is closed").Sub(start), 0, c.scale.of(c.after)+late)
 				comesBack(t, p.Edge, generation, time.Minute)
 				if n := p.node.Status(); len(n.Running) != 0 || n.Adapters[0].InFlight != 0 || p.InFlight() != 0 {
 					t.Errorf("after the reconnect the node reports %+v", n)
@@ -217,7 +217,7 @@ func (p *pair) lost(t *testing.T, body []byte, cut error) {
 // limit, nobody waits longer, and then the other one serves everybody in every dialect.
 func TestOneOfTwoDialectsIsGone(t *testing.T) {
 	t.Parallel()
-	const scaled = scale(20)
+	const scaled = scale(8)
 	second := fakeprovider.New(t, behindLists(fakeprovider.Speak(sayings()["reasoning"])))
 	p := newLinkedPair(t, pairNames{"Ollama", "ollama"}, scaled, harness.Options{
 		MoreNodes: harness.Record("other", fmt.Sprintf("[{name: gpu, kind: anthropic, base_url: %q, max_concurrency: 4}]", second.URL())),

@@ -97,7 +97,7 @@ type fault struct {
 }
 
 func faults() []fault {
-	end := func(x *fakeprovider.Exchange) { x.EndChunks(); x.Close() }
+	end := (*fakeprovider.Exchange).EndChunks
 	return []fault{
 		// ST-17, faults row 19
 		{name: "cut", code: "upstream_truncated", end: (*fakeprovider.Exchange).Close},
@@ -136,7 +136,7 @@ func before(d fakeprovider.Dialect) int {
 }
 
 // impatient has nodes that don't wait long for a provider.
-var impatient = harness.Options{NodeTimers: "{probe_interval: 1h, backoff_start: 20ms, first_byte: 1s, idle: 1s}"}
+var impatient = harness.Options{NodeTimers: "{probe_interval: 1h, backoff_start: 20ms, first_byte: 3s, idle: 3s}"}
 
 // What breaks off never looks like a whole answer: a stream has what came until then, tells why in the caller's dialect,
 // has no end mark, and its connection is cut. Who asked for one object gets an error. A tunnel passes on what it got, and

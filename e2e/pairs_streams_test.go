@@ -138,7 +138,6 @@ func TestPairsPassPiecesAsTheyCome(t *testing.T) {
 				x.Chunk(piece)
 			}
 			x.EndChunks()
-			x.Close()
 		}))
 		c := p.dial()
 		c.Send(p.request(chatOf(true)))

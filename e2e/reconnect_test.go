@@ -38,8 +38,8 @@ func TestHostComesBack(t *testing.T) {
 		l.relay.Reset()
 		dials := l.relay.Accepted()
 		harness.Until(t, limit, "some dials fail", func() bool { return l.relay.Accepted() >= dials+2 })
-		dials = l.relay.Accepted()
 		l.relay.Refuse(false)
+		dials = l.relay.Accepted()
 		generation = comesBack(t, l.Edge, generation, limit)
 		if n := l.relay.Accepted() - dials; n > 2 {
 			t.Errorf("it took %d dials after the link was up", n)
@@ -59,7 +59,7 @@ func orphan(t *testing.T, s scale, lose func(*harness.Relay), after time.Duratio
 	start := time.Now()
 	lose(l.relay)
 	between(t, "the caller's terminal", c.cut(t, s.of(after)+late).Sub(start), 0, s.of(after)+late)
-	between(t, "the end at the provider", await(t, gone, "the provider's connection is closed").Sub(start), 0, s.of(after)+2*time.Second)
+	between(t, "the end at the provider", await(t, gone, "the provider's connection is closed").Sub(start), 0, s.of(after)+late)
 	comesBack(t, l.Edge, generation, time.Minute)
 	if n := l.node.Status(); len(n.Running) != 0 || n.Adapters[0].InFlight != 0 {
 		t.Errorf("after the reconnect the node reports %+v", n)
@@ -78,7 +78,7 @@ func TestOrphanIsStopped(t *testing.T) {
 	})
 	t.Run("silent", func(t *testing.T) {
 		t.Parallel()
-		orphan(t, 20, (*harness.Relay).Silence, dead)
+		orphan(t, 6, (*harness.Relay).Silence, dead)
 	})
 }
 
@@ -141,7 +141,6 @@ func (m *marks) script(x *fakeprovider.Exchange) {
 	x.Pause(time.Duration(rand.Int64N(int64(4 * time.Millisecond))))
 	x.Chunk(done)
 	x.EndChunks()
-	x.Close()
 }
 
 // outcome is how an answer of script ended. Whatever came of it, it isn't half of one that looks whole.
@@ -163,7 +162,7 @@ func outcome(t *testing.T, a *harness.Answer) string {
 func TestGenerationsChangeUnderLoad(t *testing.T) {
 	t.Parallel()
 	executed, outcomes := marks{count: map[string]int{}}, marks{count: map[string]int{}}
-	l := newLinked(t, 5, executed.script, setup{Options: harness.Options{NodeTimers: soon}})
+	l := newLinked(t, 1, executed.script, setup{Options: harness.Options{NodeTimers: soon}})
 	var ended atomic.Bool
 	var storm sync.WaitGroup
 	storm.Go(func() {
@@ -202,7 +201,7 @@ func TestGenerationsChangeUnderLoad(t *testing.T) {
 func TestFlappingNodeBacksOff(t *testing.T) {
 	t.Parallel()
 	const s scale = 10
-	l := newLinked(t, s, fakeprovider.Events(0, done), setup{})
+	l := newLinked(t, s, fakeprovider.Events(0, done), setup{scaled: []string{"backoff_start", "backoff_max"}})
 	generation := l.Node("box").Generation
 	for range 7 {
 		l.relay.Reset()
@@ -317,7 +316,7 @@ func TestManyNodesReconnectAtOnce(t *testing.T) { // not parallel: it looks at t
 		return strings.Count(string(e.Admin("/admin/v1/nodes")), `"state":"ready"`) == 0
 	})
 	connect("b")
-	between(t, "the return of the whole fleet", time.Since(start), 0, 15*time.Second)
+	between(t, "the return of the whole fleet", time.Since(start), 0, 15*time.Second+late)
 	if grown := int64(heap()) - int64(before); grown > fleet*64<<10 {
 		t.Errorf("the heap grew by %d KiB", grown>>10)
 	}

@@ -55,16 +55,6 @@ func chatRecordings(t *testing.T, path string) []*chatRecording {
 	return out
 }
 
-// replayed is a script that answers each request with the recording's first answer.
-func (r *chatRecording) replayed() fakeprovider.Script {
-	script := r.Replay(0)
-	return func(x *fakeprovider.Exchange) {
-		x.Number = 1 // whatever the node's connection has seen
-		script(x)
-		x.Close()
-	}
-}
-
 // Every recorded chat, taken for a run, is what its own dialect's readers make of it: the same text, reasoning, calls, end
 // and counts in each caller's dialect, whole and as a stream; and what was refused, cut or broken off is a failure there,
 // and never clean.
@@ -116,7 +106,7 @@ func TestRecordingsAsRuns(t *testing.T) {
 func (p *pair) runs(t *testing.T, r *chatRecording, q *fakeprovider.Asked) {
 	t.Helper()
 	what := fmt.Sprintf("%s, stream %v", r.Name, q.Stream)
-	p.says(r.replayed())
+	p.says(r.Again())
 	a := p.ask(p.request(q))
 	line := p.ended(a.Header)
 	switch {

@@ -11,10 +11,11 @@ import (
 
 	"iop/e2e/fakeprovider"
 	"iop/e2e/harness"
+	"iop/packages/go/patience"
 )
 
 // limit bounds every wait that should take no time. It says nothing about speed: a loaded machine must not fail a test.
-const limit = 20 * time.Second
+const limit = patience.Limit
 
 // rig is an edge, a node and a provider, connected.
 type rig struct {
@@ -27,9 +28,10 @@ type rig struct {
 // setup is what a test wants otherwise than usual.
 type setup struct {
 	harness.Options
-	places int    // max_concurrency; 0 = 4
-	base   string // appended to the provider's address
-	allow  string // paths beyond those of its kind that the provider takes
+	places int      // max_concurrency; 0 = 4
+	base   string   // appended to the provider's address
+	scaled []string // of a linked rig: the timers that its scale is for; nil = all
+	allow  string   // paths beyond those of its kind that the provider takes
 }
 
 // newRig starts all three. The script answers what callers ask for; the node's own questions are answered beside it.
@@ -152,11 +154,13 @@ func usage(input, output int) string {
 type feed struct {
 	begun  chan *fakeprovider.Exchange // each exchange, once its request was read
 	pieces chan func(*fakeprovider.Exchange)
+	last   chan func(*fakeprovider.Exchange)
 	gone   chan time.Time // when the client was seen to leave
 }
 
 func newFeed(t *testing.T) *feed {
-	return &feed{begun: make(chan *fakeprovider.Exchange, 64), pieces: make(chan func(*fakeprovider.Exchange)), gone: make(chan time.Time, 64)}
+	return &feed{begun: make(chan *fakeprovider.Exchange, 64), pieces: make(chan func(*fakeprovider.Exchange)), last: make(chan func(*fakeprovider.Exchange)),
+		gone: make(chan time.Time, 64)}
 }
 
 // script does what step sends, until the step closes the connection or the client leaves.
@@ -167,6 +171,9 @@ func (f *feed) script(x *fakeprovider.Exchange) {
 		select {
 		case do := <-f.pieces:
 			do(x)
+		case do := <-f.last:
+			do(x)
+			return
 		case <-x.Gone():
 			f.gone <- time.Now()
 			x.Close()
@@ -177,9 +184,14 @@ func (f *feed) script(x *fakeprovider.Exchange) {
 // step lets the provider do something and returns when that is done.
 func (f *feed) step(t *testing.T, do func(*fakeprovider.Exchange)) time.Time {
 	t.Helper()
+	return f.take(t, f.pieces, do)
+}
+
+func (f *feed) take(t *testing.T, pieces chan func(*fakeprovider.Exchange), do func(*fakeprovider.Exchange)) time.Time {
+	t.Helper()
 	did := make(chan time.Time, 1)
 	select {
-	case f.pieces <- func(x *fakeprovider.Exchange) { do(x); did <- time.Now() }:
+	case pieces <- func(x *fakeprovider.Exchange) { do(x); did <- time.Now() }:
 		return <-did
 	case <-time.After(limit):
 		t.Fatal("the provider isn't there to take a step")
@@ -201,10 +213,10 @@ func (f *feed) chunk(t *testing.T, text string) time.Time {
 	return f.step(t, func(x *fakeprovider.Exchange) { x.Chunk(text) })
 }
 
-// finish ends a chunked body and the connection.
+// finish ends a chunked body; the connection stays.
 func (f *feed) finish(t *testing.T) {
 	t.Helper()
-	f.step(t, func(x *fakeprovider.Exchange) { x.EndChunks(); x.Close() })
+	f.take(t, f.last, (*fakeprovider.Exchange).EndChunks)
 }
 
 // await receives within the limit.

@@ -218,3 +218,12 @@ func (f *Fixture) Replay(scale float64) Script {
 		}
 	}
 }
+
+// Again returns a script that answers each request with the recording's first answer, as [Raw] does.
+func (f *Fixture) Again() Script {
+	n := 0
+	for _, r := range f.Parts[0].Reads {
+		n += r.N
+	}
+	return Raw(f.Response[:n])
+}

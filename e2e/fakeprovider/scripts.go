@@ -1,8 +1,12 @@
 package fakeprovider
 
 import (
+	"bufio"
+	"bytes"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"time"
 )
@@ -40,13 +44,31 @@ func Endless(pause time.Duration, event string) Script {
 	}
 }
 
-// Raw returns a script that sends bytes as they are and closes.
+// Raw returns a script that sends bytes as they are. It closes the connection unless they are one whole answer that
+// leaves it open: then the next request would meet a connection that is just closing, and sometimes be lost.
 func Raw(b []byte) Script {
+	open := leavesOpen(b)
 	return func(x *Exchange) {
 		x.Body()
 		_, _ = x.Write(b)
-		x.Close()
+		if !open {
+			x.Close()
+		}
 	}
+}
+
+// leavesOpen reports whether b is one whole answer after which a client may ask again on the same connection.
+func leavesOpen(b []byte) bool {
+	br := bufio.NewReader(bytes.NewReader(b))
+	response, err := http.ReadResponse(br, nil)
+	if err != nil || response.Close {
+		return false
+	}
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		return false
+	}
+	_, err = br.ReadByte()
+	return err == io.EOF
 }
 
 // CutAfter returns a script that sends the first k bytes of b and then ends the connection, with a reset or without.
@@ -62,8 +84,9 @@ func CutAfter(b []byte, k int, reset bool) Script {
 	}
 }
 
-// Pieces returns a script that sends b in pieces of random size, the same ones for the same seed, and closes.
+// Pieces returns a script that does what [Raw] does in pieces of random size, the same ones for the same seed.
 func Pieces(b []byte, seed uint64) Script {
+	open := leavesOpen(b)
 	return func(x *Exchange) {
 		x.Body()
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -74,7 +97,9 @@ func Pieces(b []byte, seed uint64) Script {
 			}
 			rest = rest[n:]
 		}
-		x.Close()
+		if !open {
+			x.Close()
+		}
 	}
 }
 
@@ -92,7 +117,7 @@ func Silent(first string) Script {
 	}
 }
 
-// Garbage returns a script that answers with random bytes behind prefix, the same ones for the same seed, and closes.
+// Garbage returns a script that answers with random bytes behind prefix, the same ones for the same seed.
 func Garbage(prefix string, seed uint64) Script {
 	r := rand.New(rand.NewPCG(seed, 2))
 	junk := make([]byte, 1+r.IntN(4000))

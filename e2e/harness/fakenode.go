@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"iop/packages/go/config"
+	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -150,7 +151,7 @@ func (n *FakeNode) Ready(t testing.TB, m *pb.Ready) {
 	}
 	before := n.acked()
 	n.Link.SendReady(func() *pb.Ready { return m })
-	Until(t, 10*time.Second, "the edge acknowledges Ready", func() bool { return n.acked() > before })
+	Until(t, patience.Limit, "the edge acknowledges Ready", func() bool { return n.acked() > before })
 }
 
 func (n *FakeNode) acked() int {

@@ -5,7 +5,8 @@ import (
 	"encoding/json"
 	"sync"
 	"testing"
-	"time"
+
+	"iop/packages/go/patience"
 )
 
 // Log collects a program's log lines. It is an io.Writer for zerolog.
@@ -55,7 +56,7 @@ func (l *Log) Ended(t testing.TB, runID string) map[string]any {
 		t.Fatal("no run id to look for")
 	}
 	var found []map[string]any
-	Until(t, 5*time.Second, "the log has the end of "+runID, func() bool {
+	Until(t, patience.Limit, "the log has the end of "+runID, func() bool {
 		found = nil
 		for _, entry := range l.Entries("run ended") {
 			if entry["run_id"] == runID {

@@ -14,6 +14,7 @@ import (
 
 	"iop/apps/node"
 	"iop/packages/go/config"
+	"iop/packages/go/patience"
 )
 
 // Node is a node that runs in this process.
@@ -106,7 +107,7 @@ func (n *Node) Status() NodeStatus {
 	select {
 	case addr = <-n.admin:
 		n.admin <- addr
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience.Limit):
 		n.t.Fatal("the node's admin listener didn't come within 10 s")
 	}
 	var status NodeStatus

@@ -18,6 +18,7 @@ import (
 
 	"iop/apps/edge"
 	"iop/packages/go/config"
+	"iop/packages/go/patience"
 )
 
 // Options say what the files of an edge and its node hold beyond the least. All of it is YAML.
@@ -77,8 +78,8 @@ func (r *runner) killNow(t testing.TB) error {
 	r.cancel()
 	select {
 	case <-r.done:
-	case <-time.After(20 * time.Second):
-		t.Fatal("the program didn't end within 20 s of being killed")
+	case <-time.After(patience.Limit):
+		t.Fatal("the program didn't end in time when it was killed")
 	}
 	return r.err
 }
@@ -156,8 +157,8 @@ func StartEdgeIn(t testing.TB, dir, nodes string, o Options) *Edge {
 	case e.Addr = <-listening:
 	case <-e.run.done:
 		t.Fatalf("the edge ended: %v\n%s", e.run.err, e.Log.Tail(50))
-	case <-time.After(10 * time.Second):
-		t.Fatal("the edge didn't listen within 10 s")
+	case <-time.After(patience.Limit):
+		t.Fatal("the edge doesn't listen")
 	}
 	return e
 }
@@ -220,7 +221,7 @@ func (e *Edge) Admin(path string) []byte {
 // get returns the body of a 200. It keeps no connection, so that none outlives its program.
 func get(t testing.TB, url string) []byte {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience.Limit}
 	response, err := client.Get(url)
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +261,7 @@ func (e *Edge) AwaitIdle(limit time.Duration) {
 // AwaitReady waits until the node takes work.
 func (e *Edge) AwaitReady(id string) {
 	e.t.Helper()
-	Until(e.t, 15*time.Second, "node "+id+" is ready", func() bool { return e.Node(id).State == "ready" })
+	Until(e.t, patience.Limit, "node "+id+" is ready", func() bool { return e.Node(id).State == "ready" })
 }
 
 // Metric is the sum of a metric's samples in /metrics.

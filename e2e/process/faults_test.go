@@ -148,7 +148,7 @@ func (m *matrix) signal(p *procs.Process, s syscall.Signal) {
 func short(p func(m *matrix) *procs.Process) func(m *matrix) time.Time {
 	return func(m *matrix) time.Time {
 		m.signal(p(m), syscall.SIGSTOP)
-		<-time.After(dead / 2)
+		<-time.After(dead / 4)
 		m.signal(p(m), syscall.SIGCONT)
 		return time.Now()
 	}
@@ -157,10 +157,10 @@ func short(p func(m *matrix) *procs.Process) func(m *matrix) time.Time {
 func pauses() []fault {
 	lost := refusedWith(502, "node_lost")
 	return []fault{
-		{name: "node SIGSTOP for less than the dead limit", rounds: 1, want: all(servedV, nil), strike: short(theNode), keeps: true},
-		{name: "edge SIGSTOP for less than the dead limit", rounds: 1, want: all(servedV, nil), strike: short(theEdge), keeps: true},
+		{name: "node SIGSTOP for less than the dead limit", rounds: 1, want: all(servedV, nil), strike: short(theNode), keeps: true, deadLinks: true},
+		{name: "edge SIGSTOP for less than the dead limit", rounds: 1, want: all(servedV, nil), strike: short(theEdge), keeps: true, deadLinks: true},
 		{
-			name: "node SIGSTOP for more than the dead limit", rounds: 2, within: dead + time.Second, edgeSurvives: true, nodeSurvives: true,
+			name: "node SIGSTOP for more than the dead limit", rounds: 2, within: dead + promise, deadLinks: true, edgeSurvives: true, nodeSurvives: true,
 			strike: func(m *matrix) time.Time {
 				from := time.Now()
 				m.signal(m.Node, syscall.SIGSTOP)
@@ -178,11 +178,11 @@ func pauses() []fault {
 			},
 		},
 		{
-			name: "edge SIGSTOP for more than the dead limit", rounds: 2, within: promise, edgeSurvives: true, nodeSurvives: true,
+			name: "edge SIGSTOP for more than the dead limit", rounds: 2, within: promise, deadLinks: true, edgeSurvives: true, nodeSurvives: true,
 			strike: func(m *matrix) time.Time {
 				from := time.Now()
 				m.signal(m.Edge, syscall.SIGSTOP)
-				m.provider.awaitOpen(0, dead+time.Second) // the node gives up by itself
+				m.provider.awaitOpen(0, dead+promise) // the node gives up by itself
 				m.note("provider", time.Since(from))
 				m.signal(m.Edge, syscall.SIGCONT)
 				return time.Now()
@@ -227,7 +227,7 @@ func nodeTerms() []fault {
 			},
 		},
 		{
-			name: "node SIGTERM and nothing ends", rounds: 2, drain: grace, within: grace + time.Second, edgeSurvives: true, strike: term(theNode),
+			name: "node SIGTERM and nothing ends", rounds: 2, drain: grace, within: grace + promise, edgeSurvives: true, strike: term(theNode),
 			want: map[phase]verdict{queued: servedV, preByte: refusedWith(503, "node_draining"), midStream: cutV, atEnd: cutV,
 				noStream: refusedWith(503, "node_draining")},
 			repair: func(m *matrix) {
@@ -256,7 +256,7 @@ func edgeTerms() []fault {
 			},
 		},
 		{
-			name: "edge SIGTERM and nothing ends", rounds: 2, drain: grace, within: grace + time.Second, nodeSurvives: true, strike: term(theEdge),
+			name: "edge SIGTERM and nothing ends", rounds: 2, drain: grace, within: grace + promise, nodeSurvives: true, strike: term(theEdge),
 			want: map[phase]verdict{queued: refusedWith(503, "edge_draining"), preByte: refusedWith(503, "edge_draining"), midStream: cutV,
 				atEnd: cutV, noStream: refusedWith(503, "edge_draining")},
 			repair: func(m *matrix) {

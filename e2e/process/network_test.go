@@ -208,7 +208,7 @@ func drops() []fault {
 		edge, node bool
 	}{{"nothing arrives", true, true}, {"nothing arrives at the node", true, false}, {"nothing arrives at the edge", false, true}} {
 		rows = append(rows, fault{
-			name: d.name, rounds: 2, within: dead + promise, edgeSurvives: true, nodeSurvives: true, want: gone(),
+			name: d.name, rounds: 2, within: dead + promise, deadLinks: true, edgeSurvives: true, nodeSurvives: true, want: gone(),
 			strike: func(m *matrix) time.Time {
 				m.network.drop(d.edge, d.node)
 				return time.Now()
@@ -234,7 +234,7 @@ func resets() []fault {
 		},
 		{
 			// The old connection lives at the edge until the node comes again and it doesn't answer its probe.
-			name: "a reset that only the node sees", rounds: 2, within: dead + promise, edgeSurvives: true, nodeSurvives: true, want: gone(), repair: left,
+			name: "a reset that only the node sees", rounds: 2, within: dead + promise, deadLinks: true, edgeSurvives: true, nodeSurvives: true, want: gone(), repair: left,
 			strike: func(m *matrix) time.Time {
 				from := time.Now()
 				m.network.drop(false, true)
@@ -245,7 +245,7 @@ func resets() []fault {
 		},
 		{
 			// Row 5: nothing of the node's end arrives, and the rebooted machine knows nothing of its old connection.
-			name: "the node loses power and is back", rounds: 2, within: promise, edgeSurvives: true, want: gone(), repair: left,
+			name: "the node loses power and is back", rounds: 2, within: promise, deadLinks: true, edgeSurvives: true, want: gone(), repair: left,
 			strike: func(m *matrix) time.Time {
 				m.network.plug("down")
 				m.Node.Kill()
@@ -263,7 +263,7 @@ func resets() []fault {
 func unplugged() []fault {
 	return []fault{
 		{
-			name: "the cable is out for less than the dead limit", rounds: 1, want: all(servedV, nil), keeps: true,
+			name: "the cable is out for less than the dead limit", rounds: 1, want: all(servedV, nil), keeps: true, deadLinks: true,
 			strike: func(m *matrix) time.Time {
 				m.network.plug("down")
 				<-time.After(dead / 4)
@@ -272,7 +272,7 @@ func unplugged() []fault {
 			},
 		},
 		{
-			name: "the cable is out for more than the dead limit", rounds: 1, within: dead + promise, edgeSurvives: true, nodeSurvives: true, want: gone(),
+			name: "the cable is out for more than the dead limit", rounds: 1, within: dead + promise, deadLinks: true, edgeSurvives: true, nodeSurvives: true, want: gone(),
 			strike: func(m *matrix) time.Time {
 				m.network.plug("down")
 				return time.Now()

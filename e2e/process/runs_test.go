@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"iop/e2e/procs"
 )
@@ -74,12 +73,12 @@ func TestJournalOfAKilledNode(t *testing.T) {
 	if status, body := s.runs("POST", "/iop/v1/runs", ask("back", "tokens=400 delay=50ms", `,"background":true`)); status != 202 {
 		t.Fatalf("%d %s", status, body)
 	}
-	eventually(t, 5*time.Second, "the run is in the journal", func() bool { return s.journal()["back"].Status == "running" })
+	eventually(t, limit, "the run is in the journal", func() bool { return s.journal()["back"].Status == "running" })
 	if err := s.Node.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	<-s.Node.Done()
-	eventually(t, 5*time.Second, "the edge has seen the node go", func() bool {
+	eventually(t, limit, "the edge has seen the node go", func() bool {
 		_, body := s.runs("GET", "/iop/v1/runs/back", "")
 		return strings.Contains(body, `"state":"detached"`)
 	})
@@ -88,7 +87,7 @@ func TestJournalOfAKilledNode(t *testing.T) {
 	if rows["done"].Status != "complete" || rows["back"].Status != "interrupted" {
 		t.Errorf("the journal after the kill: %+v", rows)
 	}
-	eventually(t, 5*time.Second, "the edge knows that the run is over", func() bool {
+	eventually(t, limit, "the edge knows that the run is over", func() bool {
 		_, body := s.runs("GET", "/iop/v1/runs/back", "")
 		return strings.Contains(body, `"live":false`)
 	})

@@ -32,7 +32,7 @@ func TestCommands(t *testing.T) {
 			req = adaptertest.Post(path, `{"model":"tiny"}`)
 		}
 		r := adaptertest.NewRecorder()
-		err = at(t, p).Command(t.Context(), req, r) // each anew: a recording that ended closes its connection (HT-14)
+		err = at(t, p).Command(t.Context(), req, r)
 		if faults := r.End(err); err != nil || r.Status() != 200 || string(r.Bytes()) != string(body) || len(faults) > 0 {
 			t.Errorf("%s: %v, status %d, %d bytes of %d, %q", path, err, r.Status(), len(r.Bytes()), len(body), faults)
 		}

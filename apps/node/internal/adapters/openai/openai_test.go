@@ -63,7 +63,7 @@ func fixture(t *testing.T, name string) fakeprovider.Script {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return f.Replay(0)
+	return f.Again()
 }
 
 func TestProbe(t *testing.T) {
