@@ -30,6 +30,7 @@ const (
 	KindAdapterUnavailable Kind = 36 // Text says why
 	KindReloaded           Kind = 48 // a new configuration is in force
 	KindReloadRefused      Kind = 49 // one was wrong; the old one stays
+	KindReflected          Kind = 60 // a provider sent the key back that it was called with
 )
 
 // The steps of a run's or tunnel's life.
@@ -68,6 +69,7 @@ var kindNames = [...]string{
 	KindAdapterUnavailable: "adapter_unavailable",
 	KindReloaded:           "reloaded",
 	KindReloadRefused:      "reload_refused",
+	KindReflected:          "credential_reflected",
 
 	KindRunSubmitted: "run_submitted",
 	KindRunQueued:    "run_queued",

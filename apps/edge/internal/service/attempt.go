@@ -19,6 +19,10 @@ type attempt struct {
 	by    carrier
 	node  Node
 
+	errand *errand // nil = no key is needed
+	lease  Lease   // nil = none was issued, as are the next two
+	scan   Scanner
+
 	stream *transport.Stream
 	unwake func() bool // stops the cancel of the stream with the run
 	writer *writer     // nil = the body was written inline
@@ -30,6 +34,7 @@ type attempt struct {
 	written bool               // and so was the whole body, by the driver
 	over    bool               // the node has said its last word: rejected or a terminal
 	lost    bool               // the link is gone, and the run goes on without it
+	refused bool               // the node refused the open, and nothing was started
 	settled bool               // the place was given back
 	failure *execution.Failure // why it goes elsewhere, if it does
 }
@@ -78,6 +83,9 @@ func (a *attempt) open() bool {
 	if r.out.Background && !a.node.Background() {
 		return a.unfit()
 	}
+	if !a.borrow() {
+		return false
+	}
 	stream, err := a.node.Open(r.ctx)
 	switch {
 	case errors.Is(err, transport.ErrLinkDown):
@@ -93,6 +101,9 @@ func (a *attempt) open() bool {
 	case <-r.ctx.Done():
 		return false
 	default:
+	}
+	if a.lease != nil && !a.lease.Current() {
+		return a.unsent() // the key was changed or taken away in this moment: whatever holds now is asked for
 	}
 	if !a.grant.Sent() {
 		a.settled = true // lost in the meantime, and taken back by the scheduler
@@ -180,6 +191,7 @@ func (a *attempt) whole() bool {
 // close ends the attempt: the place, the writer, the stream, and what the node is told.
 func (a *attempt) close() {
 	defer a.judge() // when the place is settled
+	defer a.repay()
 	a.run.service.frames.add(&a.got)
 	phase := a.run.watch.at()
 	a.run.watch.enter(phaseWaiting)

@@ -67,6 +67,13 @@ func (a *attempt) sank(err error) bool {
 // while nothing of the request had been sent to it: each is tried once.
 func (a *attempt) failed(f *execution.Failure) {
 	r := a.run
+	if a.echoes(f.Text) {
+		return
+	}
+	if !r.out.HeadSent && f.NothingSent && a.again(f) {
+		r.retry(a.grant, f)
+		return
+	}
 	if r.out.HeadSent || f.Code != execution.CodeUpstreamConnect || !f.NothingSent {
 		r.decide(f)
 		return

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"iop/apps/edge/internal/admission"
+	"iop/packages/go/credentiallease"
 	"iop/packages/go/execution"
 	"iop/packages/go/patience"
 	"iop/packages/go/transport"
@@ -94,6 +95,11 @@ func (n *fakeNode) leave() {
 
 // Dispatched implements Node.
 func (n *fakeNode) Dispatched() { n.dispatched.Add(1) }
+
+// Recipient implements Node.
+func (n *fakeNode) Recipient() (credentiallease.Recipient, uint64, bool) {
+	return credentiallease.Recipient{}, 1, true
+}
 
 // Background implements Node.
 func (n *fakeNode) Background() bool { return !n.foreground }

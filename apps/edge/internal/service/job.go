@@ -25,6 +25,8 @@ type job interface {
 // body's, which a goroutine of the attempt may read.
 type carrier interface {
 	kind() execution.Kind
+	// errand returns what a key is needed for; nil = the provider is asked without.
+	errand(state *config.State) *errand
 	// open returns the first message of the work stream.
 	open(r *Run, g *admission.Grant) *pb.WorkOpen
 	// body is what follows; nil = nothing.

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 
+	"iop/packages/go/credentiallease"
 	"iop/packages/go/execution"
 	"iop/packages/go/transport"
 )
@@ -21,6 +22,9 @@ type Node interface {
 	Open(ctx context.Context) (*transport.Stream, error)
 	// SendCancel asks the node to end a run. It never blocks.
 	SendCancel(runID string, cause execution.CancelCause)
+	// Recipient returns to whom leases for the connection are sealed, and the number of the projection that its node
+	// works by. False: there are none for it.
+	Recipient() (to credentiallease.Recipient, projection uint64, proven bool)
 	// Background reports whether the node can go on with a run without its connection.
 	Background() bool
 	// Down is closed when the connection is over.

@@ -10,7 +10,11 @@ import (
 // reason allows; the place is free either way.
 func (a *attempt) rejected(m *pb.Rejected) {
 	r, f := a.run, failureOf(m.GetFailure())
-	again := m.GetNeverStarted() && a.retryable(f)
+	a.refused = true
+	if a.lease != nil && f.Code == execution.CodeCredentialRefused {
+		r.service.cfg.Leases.Ended(a.grant.Node, a.lease.ID(), false, f.Lease)
+	}
+	again := m.GetNeverStarted() && (a.retryable(f) || a.again(f))
 	f.NothingSent = f.NothingSent || m.GetNeverStarted()
 	switch f.Code {
 	case execution.CodeAdapterBusy, execution.CodeStaleProjection, execution.CodeNodeDraining:

@@ -46,10 +46,15 @@ func (j *tunnelJob) head(a *attempt, h *pb.TunnelHead) {
 		r.decide(protocolFailure("the node passed on a status that isn't the final one of a response"))
 		return
 	}
+	header := headerOf(h.GetHeaders())
+	if a.scan != nil && a.scan.Head(header) {
+		a.reflected()
+		return
+	}
 	j.resp.flushed = a.streams()
 	r.out.Status = status
 	j.resp.pending = true
-	if j.sank(a, j.sink.Head(status, headerOf(h.GetHeaders()))) {
+	if j.sank(a, j.sink.Head(status, header)) {
 		// A provider may say 200 long before its first token; the head alone is a sign of life.
 		j.flushPending(a)
 	}
@@ -61,10 +66,20 @@ func (j *tunnelJob) piece(a *attempt, p []byte) {
 	if now := time.Now(); flush || now.Sub(j.resp.flushed) >= batch {
 		flush, j.resp.flushed = true, now
 	}
+	j.resp.bytes += int64(len(p))
+	if a.scan != nil {
+		var reflected bool
+		if p, reflected = a.scan.Pass(p); reflected {
+			a.reflected()
+			return
+		}
+	}
 	j.resp.pending = !flush
+	if len(p) == 0 && !flush {
+		return
+	}
 	if j.sank(a, j.sink.Body(p, flush)) {
-		j.resp.bytes += int64(len(p))
-		a.run.out.BytesOut = j.resp.bytes
+		a.run.out.BytesOut += int64(len(p))
 		a.run.reached.bytes.Store(j.resp.bytes)
 	}
 }
@@ -98,6 +113,15 @@ func (j *tunnelJob) end(a *attempt, e *pb.TunnelEnd) {
 		return
 	}
 	j.resp.pending = false
+	if a.scan != nil {
+		if rest := a.scan.Rest(); len(rest) > 0 {
+			if err := j.sink.Body(rest, false); err != nil {
+				r.out.Failure = execution.AsFailure(err, execution.OriginEdge)
+				return
+			}
+			r.out.BytesOut += int64(len(rest))
+		}
+	}
 	if err := j.sink.End(); err != nil {
 		r.out.Failure = execution.AsFailure(err, execution.OriginEdge)
 	}

@@ -49,6 +49,7 @@ type budget struct {
 	busy     int                // the node said adapter_busy
 	stale    int                // the node said stale_projection
 	draining int                // the node said node_draining
+	lease    int                // the node refused a lease that a fresh one may do for
 	unfit    *execution.Failure // why the last place that isn't tried again couldn't take it
 }
 
@@ -58,6 +59,7 @@ const (
 	maxBusy     = 3 // the third is final
 	maxStale    = 1 // the second is final
 	maxDraining = 3 // the third is final
+	maxLease    = 1 // the second is final
 )
 
 // errDone is the outcome of a run that succeeded.

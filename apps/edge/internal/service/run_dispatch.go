@@ -198,6 +198,9 @@ const maxWord = 256
 // pass gives the sink an event.
 func (w *runWay) pass(a *attempt, e execution.Event) {
 	r := a.run
+	if a.echoes(e.Text) || a.echoes(e.ToolCall.Arguments) {
+		return
+	}
 	if !r.out.HeadSent {
 		a.streams()
 	}

@@ -22,6 +22,9 @@ func reaches(route *config.Route, n *admission.Node, a *admission.Adapter) bool 
 	if len(route.Nodes) > 0 && !slices.Contains(route.Nodes, n.ID) {
 		return false
 	}
+	if route.Slot != "" && !slices.Contains(route.SlotNodes, n.ID) {
+		return false // it may not be given the key
+	}
 	for key, value := range route.Labels {
 		if have, ok := n.Labels[key]; !ok || have != value {
 			return false
@@ -109,7 +112,7 @@ func permitted(state *config.State, principal string, route *config.Route) bool 
 // sameRoute reports whether two versions of a route have the same candidates.
 func sameRoute(a, b *config.Route) bool {
 	if a.Model != b.Model || a.Adapter != b.Adapter || a.Target != b.Target ||
-		!slices.Equal(a.Nodes, b.Nodes) || len(a.Labels) != len(b.Labels) {
+		a.Slot != b.Slot || !slices.Equal(a.SlotNodes, b.SlotNodes) || !slices.Equal(a.Nodes, b.Nodes) || len(a.Labels) != len(b.Labels) {
 		return false
 	}
 	for key, value := range a.Labels {

@@ -23,6 +23,7 @@ const oneFlush = 12 << 10
 func (a *attempt) send() bool {
 	size := a.run.out.BytesIn
 	open := a.by.open(a.run, a.grant)
+	a.lend(open)
 	if err := a.stream.Append(open); err != nil {
 		return a.unwritten(err)
 	}
@@ -49,7 +50,7 @@ func openSize(m *pb.WorkOpen) int64 {
 	if t == nil {
 		return int64(proto.Size(m))
 	}
-	n := 512 + len(t.GetPath()) + len(t.GetQuery()) + len(t.GetTarget()) + len(t.GetRoute())
+	n := 512 + len(t.GetLease()) + len(t.GetPath()) + len(t.GetQuery()) + len(t.GetTarget()) + len(t.GetRoute())
 	for _, h := range t.GetHeaders() {
 		n += len(h.GetName()) + len(h.GetValue()) + 16
 	}

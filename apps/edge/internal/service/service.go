@@ -30,6 +30,8 @@ type Config struct {
 	Nodes Nodes
 	// Commands returns the node connections that commands may go to; nil = there are none.
 	Commands func() []CommandTarget
+	// Leases lends provider keys; nil = there are none.
+	Leases Leases
 	// Observers are told of each run's end, in the goroutine that drove it, before SubmitProviderTunnel returns.
 	Observers []Observer
 	// Events gets the steps of each run that is live; nil = nobody does.

@@ -17,7 +17,8 @@ func nodesToSay(code execution.Code) bool {
 	switch code {
 	case execution.CodeUnauthorized, execution.CodeUnknownModel, execution.CodeUnknownAdapter, execution.CodeLimitExceeded,
 		execution.CodeNoNode, execution.CodeQueueFull, execution.CodeQueueTimeout, execution.CodeEdgeDraining,
-		execution.CodeDispatchTimeout, execution.CodeClientGone, execution.CodeClientSlow:
+		execution.CodeDispatchTimeout, execution.CodeClientGone, execution.CodeClientSlow,
+		execution.CodeCredentialUnavailable, execution.CodeCredentialReflected:
 		return false
 	}
 	return true
@@ -45,12 +46,24 @@ func failureOf(m *pb.Failure) *execution.Failure {
 		UpstreamStatus: int(m.GetUpstreamStatus()),
 		RetryAfter:     max(0, time.Duration(m.GetRetryAfterMs())*time.Millisecond),
 		NothingSent:    m.GetNothingSent(),
+		Lease:          execution.LeaseRefusal{Reason: numbered(int64(m.GetLeaseReason())), Field: numbered(int64(m.GetLeaseField()))},
+	}
+	if f.Code == execution.CodeCredentialRefused {
+		f.Text = "the node didn't use the provider key that it was lent; the edge's events say why" // not for callers
 	}
 	if f.Origin != execution.OriginProvider {
 		f.Origin = execution.OriginNode
 	}
 	f.Text = shorten(f.Text, execution.MaxFailureText)
 	return f
+}
+
+// numbered is a number of a closed list that fits a byte; 0 is unknown.
+func numbered(n int64) uint8 {
+	if n < 0 || n > 255 {
+		return 0
+	}
+	return uint8(n)
 }
 
 // shorten cuts s to at most n bytes, on a character's border.

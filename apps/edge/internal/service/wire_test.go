@@ -13,7 +13,8 @@ func TestANodeCantSpeakForTheEdge(t *testing.T) {
 	edges := map[execution.Code]bool{}
 	for _, c := range []execution.Code{execution.CodeUnauthorized, execution.CodeUnknownModel, execution.CodeUnknownAdapter,
 		execution.CodeLimitExceeded, execution.CodeNoNode, execution.CodeQueueFull, execution.CodeQueueTimeout,
-		execution.CodeEdgeDraining, execution.CodeDispatchTimeout, execution.CodeClientGone, execution.CodeClientSlow} {
+		execution.CodeEdgeDraining, execution.CodeDispatchTimeout, execution.CodeClientGone, execution.CodeClientSlow,
+		execution.CodeCredentialUnavailable, execution.CodeCredentialReflected} {
 		edges[c] = true
 	}
 	for _, c := range execution.Codes() {

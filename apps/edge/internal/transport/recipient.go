@@ -141,3 +141,15 @@ func (h *control) revokeAck(m *pb.RevokeAck) {
 	}
 	h.s.cfg.Leases.Acked(h.c.NodeID, h.c.Generation, m.GetEpoch(), m.GetCommittedRunIds())
 }
+
+// tellSlots tells a node that has just been let in what is in force for its slots: that may have changed since what it
+// was told at registration was put together, and changes are told to nodes that are in.
+func (s *Server) tellSlots(c *node.Connection) {
+	p := s.cfg.Registry.State().Projection(c.NodeID)
+	if s.cfg.Leases == nil || !c.Lends() || p == nil || len(p.Slots) == 0 {
+		return
+	}
+	for _, slot := range s.cfg.Leases.Slots(p.Slots) {
+		c.Revoke(slot.ID, slot.MinRevision, slot.Disabled, 0)
+	}
+}

@@ -19,6 +19,7 @@ func (s *Server) serveConn(ctx context.Context, c *node.Connection) {
 	if !c.Start() {
 		return
 	}
+	s.tellSlots(c)
 	var monitor sync.WaitGroup
 	monitor.Go(func() { s.monitor(ctx, c) })
 	if c.Peer != nil {
