@@ -85,11 +85,15 @@ func (f *identityFollower) reload() {
 // expiry warns once of each certificate that nobody has renewed in time.
 func (f *identityFollower) expiry() {
 	m := f.source.Current()
-	left := time.Until(m.NotAfter())
-	if f.warned == m || left > min(expirySoon, m.NotAfter().Sub(m.Leaf().NotBefore)/5) {
+	if f.warned == m || !ExpiresSoon(m.Leaf().NotBefore, m.NotAfter(), time.Now()) {
 		return
 	}
 	f.warned = m
 	f.log.Warn().Str("spiffe_id", string(m.ID())).Time("not_after", m.NotAfter().UTC()).
 		Msg("the certificate is about to expire, and links end with it; renew it")
+}
+
+// ExpiresSoon reports whether so little is left of a certificate's life that nobody seems to renew it in time.
+func ExpiresSoon(from, to, now time.Time) bool {
+	return to.Sub(now) <= min(expirySoon, to.Sub(from)/5)
 }

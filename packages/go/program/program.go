@@ -29,9 +29,12 @@ func Main(root *cobra.Command) int {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return Usage(cmd, "%s", err) })
 	cmd, err := root.ExecuteC()
+	var exit Exit
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &exit):
+		return int(exit)
 	case errors.As(err, new(*usageError)):
 	case cmd == root: // cobra's own error about an unknown command
 		err = Usage(root, "%s", err)
@@ -51,6 +54,12 @@ func report(w io.Writer, name string, err error) {
 	}
 	fmt.Fprintf(w, "%s: %s\n", name, err)
 }
+
+// Exit is an error that ends the program with that code, for a command that has said already what there was to say.
+type Exit int
+
+// Error implements error.
+func (e Exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 type usageError struct{ text string }
 
