@@ -34,6 +34,7 @@ func (p *Provider) Execute(ctx context.Context, req *execution.Request, emit exe
 		ContentLength: int64(len(text)),
 		Target:        req.Target,
 		Timers:        req.Timers,
+		Credential:    req.Credential,
 	}, a)
 	return a.Finish(ctx, err)
 }

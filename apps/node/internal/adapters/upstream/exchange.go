@@ -18,10 +18,12 @@ type exchange struct {
 	// Set once.
 	pool *pool
 	req  *execution.TunnelRequest
-	own  bool // a connection that nothing else has used and nothing else will
+	own  bool   // a connection that nothing else has used and nothing else will
+	path string // as the provider sees it; of a request with a credential
 
 	// Owned by the caller's goroutine, out and rest by the sender while it runs.
 	out    *[]byte       // the head, then pieces of the body
+	cut    int           // where in the head the key belongs, 0 = the request has none
 	rest   int64         // bytes of the body that aren't in out yet, -1 = unknown
 	sender chan struct{} // closed when the sender has ended; nil = there is none
 	passed int64         // bytes of the answer's body that the sink took
@@ -41,18 +43,25 @@ type exchange struct {
 // closes the request's body, if need be while it is read. The request's header isn't changed.
 func (c *Client) Tunnel(ctx context.Context, req *execution.TunnelRequest, sink execution.TunnelSink) error {
 	x := &exchange{pool: c.pool, req: req}
-	if err := c.check(req); err != nil {
+	prefix, path := c.base.Join(req.Path)
+	err := c.check(req)
+	if err == nil && req.Credential != nil && !c.base.TLS {
+		err = c.noKeyInPlain(req, prefix+path)
+	}
+	if err != nil {
 		x.closeBody()
 		return err
 	}
-	prefix, path := c.base.Join(req.Path)
+	if req.Credential != nil {
+		x.path = prefix + path
+	}
 	return x.run(ctx, sink, prefix, path)
 }
 
 // run does the whole exchange. The request goes to the concatenation of prefix and path.
 func (x *exchange) run(ctx context.Context, sink execution.TunnelSink, prefix, path string) error {
 	x.out = x.pool.heads.Get().(*[]byte)
-	*x.out = appendHead((*x.out)[:0], x.req, prefix, path, x.pool.base.Host)
+	*x.out, x.cut = appendHead((*x.out)[:0], x.req, prefix, path, x.pool.base.Host)
 	stop := context.AfterFunc(ctx, x.abort)
 	resp, err := x.open(ctx)
 	if err == nil {
@@ -99,6 +108,9 @@ func (x *exchange) connect(ctx context.Context) error {
 		}
 		if !x.adopt(c) {
 			return errAborted
+		}
+		if x.req.Credential != nil {
+			return x.sendWithKey()
 		}
 		n, err := x.write(*x.out)
 		switch {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"iop/packages/go/execution"
@@ -34,7 +35,10 @@ func refused(text string) error {
 
 // appendHead appends the request's head. Host and framing are this hop's own; of the caller's headers those go that
 // may reach a provider, in a fixed order.
-func appendHead(dst []byte, req *execution.TunnelRequest, prefix, path, host string) []byte {
+//
+// A request with a credential has its field last; cut is where the key belongs, which isn't in the head. Without one cut
+// is 0.
+func appendHead(dst []byte, req *execution.TunnelRequest, prefix, path, host string) (head []byte, cut int) {
 	dst = append(dst, req.Method...)
 	dst = append(dst, ' ')
 	dst = append(dst, prefix...)
@@ -46,7 +50,7 @@ func appendHead(dst []byte, req *execution.TunnelRequest, prefix, path, host str
 	dst = append(dst, " HTTP/1.1\r\nHost: "...)
 	dst = append(dst, host...)
 	dst = append(dst, "\r\n"...)
-	dst = appendHeaders(dst, req.Header)
+	dst = appendHeaders(dst, req)
 	switch {
 	case req.Body != nil && req.ContentLength < 0:
 		dst = append(dst, "Transfer-Encoding: chunked\r\n"...)
@@ -55,7 +59,12 @@ func appendHead(dst []byte, req *execution.TunnelRequest, prefix, path, host str
 		dst = strconv.AppendInt(dst, max(req.ContentLength, 0), 10)
 		dst = append(dst, "\r\n"...)
 	}
-	return append(dst, "\r\n"...)
+	if req.Credential != nil {
+		dst = appendCredential(dst, req.Credential)
+		cut = len(dst)
+		dst = append(dst, "\r\n"...)
+	}
+	return append(dst, "\r\n"...), cut
 }
 
 // wantsLength reports whether a request without a body says so.
@@ -63,7 +72,12 @@ func wantsLength(method string) bool {
 	return method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
 }
 
-func appendHeaders(dst []byte, h http.Header) []byte {
+func appendHeaders(dst []byte, req *execution.TunnelRequest) []byte {
+	h := req.Header
+	own := "" // the field of the node's own key
+	if req.Credential != nil {
+		own, _ = req.Credential.Field()
+	}
 	if len(h["Connection"]) > 0 { // whoever sent it to us should have obeyed it
 		h = h.Clone()
 		httprules.HopByHop(h)
@@ -71,7 +85,7 @@ func appendHeaders(dst []byte, h http.Header) []byte {
 	var stack [24]string
 	names := stack[:0]
 	for name := range h {
-		if httprules.ForProvider(name) && http.CanonicalHeaderKey(name) != "Content-Length" {
+		if httprules.ForProvider(name) && http.CanonicalHeaderKey(name) != "Content-Length" && !strings.EqualFold(name, own) {
 			names = append(names, name)
 		}
 	}

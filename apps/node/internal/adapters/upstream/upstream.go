@@ -19,6 +19,7 @@
 //   - It is known whether a byte may have reached the provider, which decides whether another node may try.
 //   - The limits on silence are read deadlines, which run only while a read waits and cost no timer of their own.
 //   - It takes no goroutine for a request whose body fits in one write.
+//   - A key is written by itself, out of memory that is cleared, on one connection; no placeholder for it is needed.
 //
 // BenchmarkTunnel, 64 small requests at once, CPU of client and provider together: 22 to 27 µs a request, as much as a
 // Transport that keeps its connections (25, with twice the allocations); one that doesn't, which would keep the first
