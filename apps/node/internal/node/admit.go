@@ -39,7 +39,7 @@ func (s *Session) execute(t *task) {
 // refuse answers an open with its rejection m, the only message of the stream.
 func (s *Session) refuse(stream *transport.Stream, id string, f *execution.Failure, m proto.Message) {
 	s.x.cfg.Observer.Refused(f.Code)
-	s.log.Info().Str("run_id", loggable(id)).Stringer("code", f.Code).Str("reason", f.Text).Msg("work rejected")
+	leaseRefused(s.log.Info(), f).Str("run_id", loggable(id)).Stringer("code", f.Code).Str("reason", f.Text).Msg("work rejected")
 	s.answer(stream, m)
 }
 
@@ -56,6 +56,25 @@ func (s *Session) answer(stream *transport.Stream, m proto.Message) {
 			return
 		}
 	}
+}
+
+// take admits an order whose open made sense (f is nil): first its lease is judged, then its place is taken. What is
+// refused was never started, and its lease is burnt.
+func (s *Session) take(stream *transport.Stream, o order, k keyOrder, f *execution.Failure, able func(execution.Provider) *execution.Failure) (*task, *execution.Failure) {
+	if f != nil {
+		return nil, f
+	}
+	key, f := s.judge(&o, k)
+	if f != nil {
+		return nil, f
+	}
+	t, f := s.x.admit(s, stream, o, able)
+	if f != nil {
+		key.end()
+		return nil, f
+	}
+	t.key = key
+	return t, nil
 }
 
 // admit takes the place of an order, or says why not. able says why a driver can't do it, nil if it can.

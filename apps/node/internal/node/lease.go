@@ -1,7 +1,17 @@
 package node
 
 import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"iop/apps/node/internal/page"
 	"iop/packages/go/credentiallease"
+	"iop/packages/go/execution"
+	"iop/packages/go/httprules"
 	pb "iop/proto/iop"
 )
 
@@ -33,21 +43,263 @@ func (s *Session) Revoked(m *pb.CredentialRevoked) *pb.RevokeAck {
 	return &pb.RevokeAck{Epoch: m.GetEpoch(), CommittedRunIds: committed}
 }
 
-// slots is what a projection says of routes that need a key, and of how keys are shown.
-type slots struct {
+// keyed is what a projection says of routes that need a key, and of how keys are shown. It is never changed.
+type keyed struct {
 	routes   map[string]*pb.RouteRef // only those that have a slot
 	profiles map[string]*pb.ProfileRef
 }
 
-func newSlots(p *pb.NodeConfigPayload) slots {
-	v := slots{map[string]*pb.RouteRef{}, map[string]*pb.ProfileRef{}}
+func keyedOf(p *pb.NodeConfigPayload) keyed {
+	k := keyed{map[string]*pb.RouteRef{}, map[string]*pb.ProfileRef{}}
 	for _, r := range p.GetRoutes() {
 		if r.GetSlot() != "" {
-			v.routes[r.GetName()] = r
+			k.routes[r.GetName()] = r
 		}
 	}
 	for _, r := range p.GetProfiles() {
-		v.profiles[r.GetId()] = r
+		k.profiles[r.GetId()] = r
 	}
-	return v
+	return k
+}
+
+// guarded is what a projection says to the guard.
+func guarded(p *pb.NodeConfigPayload) credentiallease.Projection {
+	out := credentiallease.Projection{
+		Number:    p.GetProjection(),
+		MaxTTL:    milliseconds(max(p.GetClock().GetMaxTtlMs(), 0)),
+		Tolerance: milliseconds(max(p.GetClock().GetNotBeforeToleranceMs(), 0)),
+	}
+	for _, k := range p.GetLeaseKeys() {
+		out.Keys = append(out.Keys, credentiallease.VerifyKey{
+			ID: k.GetKid(), Public: k.GetPub(), NotBefore: k.GetNotBeforeMs(), NotAfter: k.GetNotAfterMs(),
+		})
+	}
+	for _, s := range p.GetSlots() {
+		out.Slots = append(out.Slots, credentiallease.SlotState{ID: s.GetId(), MinRevision: s.GetMinRevision(), Disabled: s.GetDisabled()})
+	}
+	for _, r := range p.GetRoutes() {
+		out.Routes = append(out.Routes, credentiallease.Revision{Name: r.GetName(), Number: r.GetRevision()})
+	}
+	for _, r := range p.GetProfiles() {
+		out.Profiles = append(out.Profiles, credentiallease.Revision{Name: r.GetId(), Number: r.GetRevision()})
+	}
+	return out
+}
+
+// judgeBy makes a projection the one that leases are judged by, in one step, so that whoever sees what it says of a route
+// asks a guard that has it, too. That is a moment before its adapters are the ones in use: what was sent under the one
+// before is refused as stale from here on. It reports false when the projection is refused for its keys or its number.
+func (s *Session) judgeBy(p *pb.NodeConfigPayload) bool {
+	s.x.mu.Lock()
+	defer s.x.mu.Unlock()
+	if s.leases != nil {
+		if err := s.leases.guard.Project(guarded(p)); err != nil {
+			s.refuseLocked(p, execution.Failf(execution.CodeBadRequest, execution.OriginEdge, "%s", err.Error()))
+			return false
+		}
+	}
+	s.keyed = keyedOf(p)
+	return true
+}
+
+// keyOrder is what an open says of the key that its execution is to have.
+type keyOrder struct {
+	lease         []byte
+	slot, profile string
+	method, path  string // of a tunnel; a run's are its driver's
+}
+
+func tunnelKey(req *pb.ProviderTunnelRequest) keyOrder {
+	return keyOrder{req.GetLease(), req.GetSlot(), req.GetProfile(), req.GetMethod(), req.GetPath()}
+}
+
+func runKey(req *pb.RunRequest) keyOrder {
+	return keyOrder{lease: req.GetLease(), slot: req.GetSlot(), profile: req.GetProfile()}
+}
+
+// judge decides before an execution's admission whether it may have the key that its open brings a lease for. Work that
+// needs no key and brings no lease has none, and everything else is refused: a route that needs a key is never asked
+// without one, nor with anything that the caller sent. (E18)
+func (s *Session) judge(o *order, k keyOrder) (*key, *execution.Failure) {
+	s.x.mu.Lock()
+	route := s.keyed.routes[o.route]
+	profile := s.keyed.profiles[route.GetProfile()]
+	s.x.mu.Unlock()
+	switch {
+	case len(k.lease) == 0 && route == nil && k.slot == "" && k.profile == "":
+		return nil, nil
+	case len(k.lease) == 0, s.leases == nil:
+		return nil, refusedKey(credentiallease.Refusal{Reason: credentiallease.IdentityRequired})
+	}
+	own, f := s.binding(o, k, route, profile)
+	if f != nil {
+		return nil, f
+	}
+	held, err := s.leases.guard.Verify(k.lease, own, s.leases.now())
+	if err != nil {
+		return nil, refusedKey(asRefusal(err))
+	}
+	it := &key{held: held, binding: own, now: s.leases.now, pages: &s.x.pages}
+	if why := contradicts(k, route, profile, &own); why != nil {
+		held.Burn(*why)
+		it.end()
+		return nil, refusedKey(*why)
+	}
+	return it, nil
+}
+
+// binding is what this node is about to do, by its own knowledge: what the open asks for, at the adapter that it has
+// under that name, by the profile that it was told of.
+func (s *Session) binding(o *order, k keyOrder, route *pb.RouteRef, profile *pb.ProfileRef) (credentiallease.Binding, *execution.Failure) {
+	own := credentiallease.Binding{
+		Principal: o.principal, Route: o.route, Slot: route.GetSlot(), Profile: route.GetProfile(), Adapter: o.adapter,
+		Target: o.target, RunID: o.runID, Attempt: o.attempt, Header: profile.GetHeaderName(), Scheme: profile.GetScheme(),
+		Method: k.method,
+	}
+	a := s.x.cfg.Router.Find(s.x.cfg.Edge, o.adapter)
+	if a == nil {
+		return own, execution.Failf(execution.CodeUnknownAdapter, execution.OriginNode, "this node has no adapter of that name")
+	}
+	spec, path := a.Spec(), k.path
+	if o.kind == execution.KindRun {
+		own.Method, path = http.MethodPost, httprules.RunPath(spec.Kind)
+	} else if err := httprules.CheckTarget(path, ""); err != nil {
+		return own, execution.Failf(execution.CodeBadRequest, execution.OriginCaller, "%s", err.Error())
+	}
+	var err error
+	if own.Origin, own.Path, err = httprules.Destination(spec.BaseURL, path); err != nil {
+		return own, refusedKey(credentiallease.Refusal{Reason: credentiallease.OriginRefused, Field: credentiallease.FieldOrigin})
+	}
+	return own, nil
+}
+
+// contradicts says how a lease that was verified isn't what this node was told of its route, nil if it is.
+func contradicts(k keyOrder, route *pb.RouteRef, profile *pb.ProfileRef, own *credentiallease.Binding) *credentiallease.Refusal {
+	refuse := func(r credentiallease.Reason, f credentiallease.Field) *credentiallease.Refusal {
+		return &credentiallease.Refusal{Reason: r, Field: f}
+	}
+	switch {
+	case k.slot != route.GetSlot():
+		return refuse(credentiallease.BindingMismatch, credentiallease.FieldSlot)
+	case k.profile != route.GetProfile():
+		return refuse(credentiallease.BindingMismatch, credentiallease.FieldProfile)
+	case !strings.EqualFold(profile.GetOrigin(), own.Origin):
+		return refuse(credentiallease.OriginRefused, credentiallease.FieldOrigin)
+	case !slices.Contains(profile.GetPaths(), own.Method+" "+own.Path):
+		return refuse(credentiallease.OriginRefused, credentiallease.FieldPath)
+	}
+	return nil
+}
+
+// key is a verified lease on its way into one request: the driver's [execution.Credential]. nil is no key.
+type key struct {
+	held    *credentiallease.Held
+	binding credentiallease.Binding
+	now     func() credentiallease.Time
+	pages   *page.Pool
+}
+
+// credential is the key as a driver gets it.
+func (k *key) credential() execution.Credential {
+	if k == nil {
+		return nil
+	}
+	return k
+}
+
+// admit says that the execution was admitted.
+func (k *key) admit() error {
+	if k == nil {
+		return nil
+	}
+	if err := k.held.Admit(); err != nil {
+		return refusedKey(asRefusal(err))
+	}
+	return nil
+}
+
+// Field implements [execution.Credential].
+func (k *key) Field() (name, prefix string) {
+	if k.binding.Scheme != "" {
+		prefix = k.binding.Scheme + " "
+	}
+	return k.binding.Header, prefix
+}
+
+// Bind implements [execution.Credential]: what the driver is about to do must be what the lease was verified for.
+func (k *key) Bind(origin, method, path string) error {
+	why := credentiallease.Refusal{Reason: credentiallease.BindingMismatch}
+	switch {
+	case strings.HasPrefix(origin, "http://"):
+		why = credentiallease.Refusal{Reason: credentiallease.PlaintextOriginRefused, Field: credentiallease.FieldOrigin}
+	case origin != k.binding.Origin:
+		why.Field = credentiallease.FieldOrigin
+	case method != k.binding.Method:
+		why.Field = credentiallease.FieldMethod
+	case path != k.binding.Path:
+		why.Field = credentiallease.FieldPath
+	default:
+		if err := k.held.Arm(); err != nil {
+			return refusedKey(asRefusal(err))
+		}
+		return nil
+	}
+	k.held.Burn(why)
+	return refusedKey(why)
+}
+
+// Send implements [execution.Credential]. The secret is in the clear in one page, for the time of the write.
+func (k *key) Send(write func(secret []byte) error) error {
+	p := k.pages.Take()
+	defer p.Free()
+	var err error
+	credentiallease.Shield(func() { err = k.held.Redeem(p.Bytes(), k.now, write) })
+	if why, ok := errors.AsType[credentiallease.Refusal](err); ok {
+		return refusedKey(why)
+	}
+	return err
+}
+
+// end says that the request is over, and returns what became of the lease.
+func (k *key) end() credentiallease.Outcome {
+	if k == nil {
+		return credentiallease.Outcome{}
+	}
+	return k.held.End()
+}
+
+// report puts what became of the lease into the execution's end.
+func (k *key) report(end *pb.RunEnd) {
+	if k == nil {
+		return
+	}
+	out := k.end()
+	end.LeaseId = k.held.LeaseID()
+	end.LeaseState = pb.LeaseState(out.State)
+	end.LeaseReason = pb.LeaseReason(out.Refusal.Reason)
+	end.LeaseField = uint32(out.Refusal.Field)
+}
+
+// asRefusal is what the guard said; everything that it says is a refusal.
+func asRefusal(err error) credentiallease.Refusal {
+	why, _ := errors.AsType[credentiallease.Refusal](err)
+	return why
+}
+
+// refusedKey is the failure of an execution that can't have its key. Its text is for the caller, who isn't told why;
+// the reason is for the Edge.
+func refusedKey(why credentiallease.Refusal) *execution.Failure {
+	return &execution.Failure{
+		Code: execution.CodeCredentialRefused, Origin: execution.OriginNode, Text: "the provider's key can't be used for this request",
+		NothingSent: true, Lease: execution.LeaseRefusal{Reason: uint8(why.Reason), Field: uint8(why.Field)},
+	}
+}
+
+// leaseRefused adds to a log line why a lease was refused, if that is what f is about.
+func leaseRefused(line *zerolog.Event, f *execution.Failure) *zerolog.Event {
+	if f == nil || f.Lease.Reason == 0 {
+		return line
+	}
+	why := credentiallease.Refusal{Reason: credentiallease.Reason(f.Lease.Reason), Field: credentiallease.Field(f.Lease.Field)}
+	return line.Stringer("lease_reason", why)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"iop/apps/node/internal/page"
 	"iop/apps/node/internal/router"
 	"iop/apps/node/internal/store"
 	"iop/packages/go/execution"
@@ -135,6 +136,8 @@ type Executor struct {
 	quiet     chan struct{} // closed when nothing runs or lingers; nil while nobody asks
 	probing   map[*router.Adapter]chan struct{}
 	storeNews *pb.EdgeNodeEvent // the last one that no connection could tell
+
+	pages page.Pool // in which keys are in the clear for a moment
 }
 
 // New returns an executor without adapters. It starts nothing.
@@ -217,6 +220,7 @@ func (x *Executor) Close(ctx context.Context) {
 	case <-ctx.Done():
 		x.cfg.Log.Warn().Msg("an adapter didn't stop; leaving without it")
 	}
+	x.pages.Close()
 }
 
 // Session is one connection to the Edge, from its registration to its end.
@@ -234,7 +238,7 @@ type Session struct {
 
 	// guarded by Executor.mu
 	over    bool
-	slots   slots  // of the projection in force
+	keyed   keyed  // what it says of keys
 	applied uint64 // the projection in force, 0 = none that this connection sent
 	refused *refusal
 	told    map[string]bool // background runs whose end was told on this connection, and isn't acknowledged

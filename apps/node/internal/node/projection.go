@@ -28,9 +28,8 @@ func (s *Session) Apply(ctx context.Context, p *pb.NodeConfigPayload) {
 	s.x.applying.Lock()
 	defer s.x.applying.Unlock()
 	if f := checkProjection(p); f != nil {
-		s.log.Error().Uint64("projection", p.GetProjection()).Str("reason", f.Text).Msg("projection refused")
 		s.x.mu.Lock()
-		s.refused = &refusal{p.GetProjection(), f}
+		s.refuseLocked(p, f)
 		s.x.mu.Unlock()
 		return
 	}
@@ -44,6 +43,10 @@ func (s *Session) Apply(ctx context.Context, p *pb.NodeConfigPayload) {
 		s.x.discard(entries)
 		return
 	}
+	if !s.judgeBy(p) {
+		s.x.discard(entries)
+		return
+	}
 	s.x.cfg.Router.Swap(s.x.cfg.Edge, entries)
 	s.x.mu.Lock()
 	s.applied, s.refused = p.GetProjection(), nil
@@ -52,6 +55,12 @@ func (s *Session) Apply(ctx context.Context, p *pb.NodeConfigPayload) {
 		s.x.cfg.Retain(milliseconds(max(keep.GetMaxAgeMs(), 0)), int(min(max(keep.GetMaxRows(), 0), math.MaxInt32)))
 	}
 	s.log.Info().Uint64("projection", p.GetProjection()).Int("adapters", len(entries)).Msg("projection applied")
+}
+
+// refuseLocked notes that a projection isn't applied.
+func (s *Session) refuseLocked(p *pb.NodeConfigPayload, f *execution.Failure) {
+	s.log.Error().Uint64("projection", p.GetProjection()).Str("reason", f.Text).Msg("projection refused")
+	s.refused = &refusal{p.GetProjection(), f}
 }
 
 // checkProjection refuses what can't be applied as a whole.

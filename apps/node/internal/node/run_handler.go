@@ -15,16 +15,12 @@ const maxRunInput = 128 << 20
 
 // run admits one normalized run and executes it.
 func (s *Session) run(stream *transport.Stream, open *pb.WorkOpen, req *pb.RunRequest) {
-	f := s.checkRun(req)
-	var t *task
-	if f == nil {
-		t, f = s.x.admit(s, stream, runOrder(open.GetAttempt(), req), isExecutor)
-	}
+	t, f := s.take(stream, runOrder(open.GetAttempt(), req), runKey(req), s.checkRun(req), isExecutor)
 	if f != nil {
 		s.refuse(stream, req.GetRunId(), f, &pb.RunEvent{Seq: 1, Event: &pb.RunEvent_Rejected{Rejected: rejection(f)}})
 		return
 	}
-	t.work = &runWork{reply: t.reply, open: req, defaults: s.x.cfg.Timers.provider()}
+	t.work = &runWork{reply: t.reply, open: req, defaults: s.x.cfg.Timers.provider(), key: t.key}
 	s.execute(t)
 }
 
@@ -51,8 +47,6 @@ func (s *Session) checkRun(req *pb.RunRequest) *execution.Failure {
 		return badOpen("a time limit is negative")
 	case req.GetBackground() && !s.background:
 		return badOpen("background runs weren't negotiated on this connection")
-	case len(req.GetLease()) > 0 || req.GetSlot() != "" || req.GetProfile() != "":
-		return noLeases()
 	}
 	return nil
 }
@@ -62,6 +56,7 @@ type runWork struct {
 	*reply
 	open     *pb.RunRequest
 	defaults execution.Timers
+	key      *key
 	req      *execution.Request // set by prepare
 }
 
@@ -75,9 +70,13 @@ func (w *runWork) prepare(in *feed) error {
 	if _, err := content.ReadFrom(in); err != nil {
 		return err
 	}
-	var err error
-	w.req, err = runFromWire(w.open, content.Bytes(), w.defaults)
-	return err
+	req, err := runFromWire(w.open, content.Bytes(), w.defaults)
+	if err != nil {
+		return err
+	}
+	req.Credential = w.key.credential()
+	w.req = req
+	return nil
 }
 
 func (w *runWork) call(ctx context.Context, p execution.Provider) error {

@@ -115,6 +115,8 @@ func failureToWire(f *execution.Failure) *pb.Failure {
 		UpstreamStatus: int32(f.UpstreamStatus),
 		RetryAfterMs:   f.RetryAfter.Milliseconds(),
 		NothingSent:    f.NothingSent,
+		LeaseReason:    pb.LeaseReason(f.Lease.Reason),
+		LeaseField:     uint32(f.Lease.Field),
 	}
 }
 
@@ -212,9 +214,9 @@ func milliseconds(ms int64) time.Duration {
 	return time.Duration(min(ms, maxMilliseconds)) * time.Millisecond
 }
 
-// endToWire says that an execution is over.
+// endToWire says that an execution is over, and so its lease is.
 func endToWire(t *task, o outcome, seen answer, ended time.Time) *pb.RunEnd {
-	return &pb.RunEnd{
+	end := &pb.RunEnd{
 		RunId:      t.runID,
 		Attempt:    t.attempt,
 		Status:     pb.RunStatus(o.status),
@@ -228,6 +230,8 @@ func endToWire(t *task, o outcome, seen answer, ended time.Time) *pb.RunEnd {
 		StartedMs:  t.started.UnixMilli(),
 		EndedMs:    ended.UnixMilli(),
 	}
+	t.key.report(end)
+	return end
 }
 
 // The terminals, and accepted, which begins every answer. Nothing else in the node makes them.

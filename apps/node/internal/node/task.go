@@ -59,6 +59,7 @@ type task struct {
 	stream  *transport.Stream
 	work    work
 	place   *router.Place
+	key     *key // nil = none; set before start
 	body    *feed
 	reply   *reply
 	entry   *store.Entry
@@ -140,6 +141,9 @@ func (t *task) execute() (o outcome) {
 		}
 	}()
 	err := t.reply.begin(t.work.accepted())
+	if err == nil {
+		err = t.key.admit()
+	}
 	if err == nil {
 		err = t.work.prepare(t.body)
 	}
@@ -337,7 +341,7 @@ func (t *task) record(o outcome, seen answer, now time.Time) {
 		event = event.Bool("background", true)
 	}
 	if o.failure != nil {
-		event = event.Stringer("origin", o.failure.Origin).Str("reason", o.failure.Text)
+		event = leaseRefused(event, o.failure).Stringer("origin", o.failure.Origin).Str("reason", o.failure.Text)
 	}
 	event.Stringer("outcome", o.status).Stringer("code", o.code()).Dur("duration_ms", now.Sub(t.started)).
 		Int64("bytes_in", t.body.received()).Int64("bytes_out", seen.bytes).Msg("execution ended")

@@ -18,17 +18,15 @@ const maxTunnelHeaders = 32 << 10
 
 // tunnel admits one tunnel and executes it.
 func (s *Session) tunnel(stream *transport.Stream, open *pb.WorkOpen, req *pb.ProviderTunnelRequest) {
-	f := checkTunnel(req)
-	var t *task
-	if f == nil {
-		t, f = s.x.admit(s, stream, tunnelOrder(open.GetAttempt(), req), isTunneler)
-	}
+	t, f := s.take(stream, tunnelOrder(open.GetAttempt(), req), tunnelKey(req), checkTunnel(req), isTunneler)
 	if f != nil {
 		s.refuse(stream, req.GetRunId(), f, &pb.ProviderTunnelFrame{
 			Seq: 1, Frame: &pb.ProviderTunnelFrame_Rejected{Rejected: rejection(f)}})
 		return
 	}
-	t.work = &tunnelWork{reply: t.reply, req: tunnelFromWire(req, t.body, s.x.cfg.Timers.provider()), sessionID: req.GetSessionId(), expected: -1}
+	w := &tunnelWork{reply: t.reply, req: tunnelFromWire(req, t.body, s.x.cfg.Timers.provider()), sessionID: req.GetSessionId(), expected: -1}
+	w.req.Credential = t.key.credential()
+	t.work = w
 	s.execute(t)
 }
 
@@ -59,8 +57,6 @@ func checkTunnel(req *pb.ProviderTunnelRequest) *execution.Failure {
 		return badOpen("headers are over %d bytes", maxTunnelHeaders)
 	case req.GetFirstByteMs() < 0 || req.GetIdleMs() < 0 || req.GetDeadlineMs() < 0:
 		return badOpen("a time limit is negative")
-	case len(req.GetLease()) > 0 || req.GetSlot() != "" || req.GetProfile() != "":
-		return noLeases()
 	}
 	return nil
 }
@@ -68,11 +64,6 @@ func checkTunnel(req *pb.ProviderTunnelRequest) *execution.Failure {
 // badOpen refuses an open that can't be understood.
 func badOpen(format string, args ...any) *execution.Failure {
 	return execution.Failf(execution.CodeBadRequest, execution.OriginEdge, format, args...)
-}
-
-// noLeases refuses an open that names a credential.
-func noLeases() *execution.Failure {
-	return execution.Failf(execution.CodeCredentialRefused, execution.OriginNode, "this version has no credential leases")
 }
 
 // tunnelWork is what a tunnel does. It is the sink of its adapter.
