@@ -71,11 +71,13 @@ func (t *Tracer) Close(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, closeLimit)
+	limit, cancel := context.WithTimeout(context.Background(), closeLimit)
 	defer cancel()
-	stop := context.AfterFunc(ctx, t.client.abort)
-	defer stop()
-	if err := t.provider.Shutdown(ctx); err != nil {
+	// What can't be delivered any more fails at once, and the queue runs empty: Shutdown itself leaves its goroutine
+	// behind when its context ends too early.
+	defer context.AfterFunc(ctx, t.client.abort)()
+	defer context.AfterFunc(limit, t.client.abort)()
+	if err := t.provider.Shutdown(limit); err != nil {
 		t.client.complain(err, 0)
 	}
 }
