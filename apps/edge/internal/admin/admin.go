@@ -1,6 +1,6 @@
 // Package admin is the Edge's administration side: health, readiness, metrics, what people want to see of nodes, runs, the
 // queue and what happens, and the few things that they may do: cancel a run, ask a node, keep work from it, take a place
-// back.
+// back, stop a provider's key.
 //
 // It owns its table of endpoints, the checks that keep web pages and strangers out, and the metrics. It gets read-only
 // snapshot functions, the bus, and one function for each thing that it does; it must not reach into the registry, the
@@ -33,8 +33,12 @@ type Config struct {
 	Listen string
 	// State returns the configuration in force, for the admin keys.
 	State func() *config.State
+	// Version is what the Edge calls itself.
+	Version string
 	// NotReady returns why the Edge takes no work, for people; nothing = it does.
 	NotReady func() []string
+	// Warnings returns what deserves attention though the Edge takes work, for people; nil = there is no such source.
+	Warnings func() []string
 	// Nodes returns every configured node.
 	Nodes func() []node.NodeView
 	// Queue returns places and waiters.
@@ -52,6 +56,8 @@ type Config struct {
 	AsRun func(path string) bool
 	// Steer is what may be done.
 	Steer Steering
+	// Slots are the providers' keys, nil = there are none.
+	Slots *Slots
 	// Metrics are what GET /metrics shows.
 	Metrics *Metrics
 	// Log gets a line for each refused request, and for each that does something.
@@ -79,6 +85,8 @@ const (
 	AccessOpen Access = 1
 	// AccessKey needs an admin key, unless the listener is on loopback.
 	AccessKey Access = 2
+	// AccessPage is AccessOpen, also for who follows a link from another web page.
+	AccessPage Access = 3
 )
 
 // Endpoint is one row of the table. HEAD is served where GET is.
@@ -92,10 +100,11 @@ type Endpoint struct {
 
 // Endpoints returns the whole table.
 func Endpoints() []Endpoint {
-	return []Endpoint{
+	return append(consoleEndpoints(), []Endpoint{
 		{http.MethodGet, "/healthz", AccessOpen, (*handler).health},
 		{http.MethodGet, "/readyz", AccessOpen, (*handler).ready},
 		{http.MethodGet, "/metrics", AccessKey, (*handler).metrics},
+		{http.MethodGet, "/admin/v1/snapshot", AccessKey, (*handler).snapshot},
 		{http.MethodGet, "/admin/v1/nodes", AccessKey, (*handler).nodes},
 		{http.MethodPost, "/admin/v1/nodes/{id}/commands", AccessKey, (*handler).command},
 		{http.MethodPost, "/admin/v1/nodes/{id}/drain", AccessKey, (*handler).drain},
@@ -106,7 +115,12 @@ func Endpoints() []Endpoint {
 		{http.MethodGet, "/admin/v1/runs", AccessKey, (*handler).runs},
 		{http.MethodGet, "/admin/v1/runs/{id}", AccessKey, (*handler).run},
 		{http.MethodPost, "/admin/v1/runs/{id}/cancel", AccessKey, (*handler).cancelRun},
-	}
+		{http.MethodGet, "/admin/v1/slots", AccessKey, (*handler).slots},
+		{http.MethodPost, "/admin/v1/slots/{id}/refresh", AccessKey, (*handler).refreshSlot},
+		{http.MethodPost, "/admin/v1/slots/{id}/disable", AccessKey, (*handler).disableSlot},
+		{http.MethodPost, "/admin/v1/slots/{id}/enable", AccessKey, (*handler).enableSlot},
+		{http.MethodPost, "/admin/v1/slots/{id}/revoke", AccessKey, (*handler).revokeSlot},
+	}...)
 }
 
 type handler struct {
@@ -135,9 +149,7 @@ func NewServer(h http.Handler) *http.Server {
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	header := w.Header()
-	header.Set("Cache-Control", "no-store")
-	header.Set("X-Content-Type-Options", "nosniff")
+	protect(w.Header())
 	// The raw target, as everywhere: what needs interpretation isn't ours.
 	e, id, found := h.find(r.URL.EscapedPath())
 	r.SetPathValue("id", id)
@@ -187,64 +199,14 @@ func (h *handler) ready(w http.ResponseWriter, _ *http.Request) {
 func (h *handler) metrics(w http.ResponseWriter, r *http.Request) { h.cfg.Metrics.serve(w, r) }
 
 func (h *handler) nodes(w http.ResponseWriter, _ *http.Request) {
-	nodes := h.cfg.Nodes()
-	if nodes == nil {
-		nodes = []node.NodeView{}
+	h.write(w, http.StatusOK, map[string]any{"nodes": h.nodeViews()})
+}
+
+func (h *handler) nodeViews() []node.NodeView {
+	if nodes := h.cfg.Nodes(); nodes != nil {
+		return nodes
 	}
-	h.write(w, http.StatusOK, map[string]any{"nodes": nodes})
-}
-
-// queueView is the answer of /admin/v1/queue.
-type queueView struct {
-	Draining bool        `json:"draining"`
-	Queued   int         `json:"queued"`
-	Sets     []setView   `json:"sets"`
-	Places   []placeView `json:"places"`
-}
-
-type setView struct {
-	Set        string `json:"set"`
-	Queued     int    `json:"queued"`
-	Candidates int    `json:"candidates"`
-}
-
-type placeView struct {
-	Node        string `json:"node"`
-	Adapter     string `json:"adapter"`
-	Generation  uint64 `json:"generation"`
-	Capacity    int    `json:"capacity"`
-	InFlight    int    `json:"in_flight"`
-	Unconfirmed int    `json:"unconfirmed"`
-	Adopted     int    `json:"adopted"`
-	Candidate   bool   `json:"candidate"`
-	Saturated   bool   `json:"saturated"`
-
-	Broken *brokenView `json:"broken"` // null = it isn't
-}
-
-// brokenView says why an adapter is taken out for a while.
-type brokenView struct {
-	Failures int       `json:"failures"` // in a row
-	Why      string    `json:"why"`
-	Until    time.Time `json:"until"`  // when one request may try
-	Trying   bool      `json:"trying"` // one does now
-}
-
-func (h *handler) queue(w http.ResponseWriter, _ *http.Request) {
-	snap := h.cfg.Queue()
-	view := queueView{Draining: snap.Draining, Queued: snap.Queued,
-		Sets: make([]setView, len(snap.Sets)), Places: make([]placeView, len(snap.Places))}
-	for i, s := range snap.Sets {
-		view.Sets[i] = setView{Set: s.Set, Queued: s.Queued, Candidates: s.Candidates}
-	}
-	for i, p := range snap.Places {
-		view.Places[i] = placeView{Node: p.Node, Adapter: p.Adapter, Generation: p.Generation, Capacity: p.Capacity,
-			InFlight: p.InFlight, Unconfirmed: p.Unconfirmed, Adopted: p.Adopted, Candidate: p.Candidate, Saturated: p.Saturated}
-		if b := p.Broken; b != nil {
-			view.Places[i].Broken = &brokenView{Failures: b.Failures, Why: b.Why, Until: b.Until, Trying: b.Trying}
-		}
-	}
-	h.write(w, http.StatusOK, view)
+	return []node.NodeView{}
 }
 
 func (h *handler) write(w http.ResponseWriter, status int, v any) {

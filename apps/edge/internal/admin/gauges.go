@@ -37,6 +37,10 @@ type Sources struct {
 	BodyBytes func() int64
 	// Offered returns how a provider calls a model that an adapter is asked for, "" = it didn't name it.
 	Offered func(nodeID, adapter, target string) string
+	// Slots returns the slots, as [Slots] does.
+	Slots func() []SlotStatus
+	// Leases returns what became of leases.
+	Leases func() LeaseCounts
 	// Config returns the number of the configuration that is in force.
 	Config func() uint64
 }
@@ -125,6 +129,12 @@ func groups(s *Sources) []prometheus.Collector {
 	}
 	if s.Bus != nil {
 		all = append(all, busGroup(s.Bus))
+	}
+	if s.Slots != nil {
+		all = append(all, slotsGroup(s.Slots))
+	}
+	if s.Leases != nil {
+		all = append(all, leasesGroup(s.Leases))
 	}
 	return all
 }
