@@ -26,13 +26,13 @@ func (h *handler) check(r *http.Request, e Endpoint, found bool) *refusal {
 	case h.loopback && !loopbackHost(r.Host):
 		// A web page whose name was pointed at this machine would read everything here (DNS rebinding).
 		return &refusal{status: http.StatusForbidden, code: execution.CodeBadRequest, text: "this listener answers to loopback names only"}
-	case foreignOrigin(r):
+	case foreignOrigin(r) && !(e.Access == AccessPage && followsLink(r)):
 		return &refusal{status: http.StatusForbidden, code: execution.CodeBadRequest, text: "web pages of another origin are not served"}
 	case !found:
 		return &refusal{status: http.StatusNotFound, code: execution.CodeBadRequest, text: "no such path on the admin listener"}
 	case r.Method != e.Method && (r.Method != http.MethodHead || e.Method != http.MethodGet):
 		return &refusal{status: http.StatusMethodNotAllowed, code: execution.CodeBadRequest, text: "this path doesn't take the method", allow: e.allow()}
-	case e.Access != AccessOpen && !h.loopback && !h.hasKey(r.Header):
+	case e.Access != AccessOpen && e.Access != AccessPage && !h.loopback && !h.hasKey(r.Header):
 		return &refusal{status: http.StatusUnauthorized, code: execution.CodeUnauthorized,
 			text: "no valid admin key: send it as Authorization: Bearer KEY"}
 	}
@@ -72,8 +72,12 @@ func loopbackHost(host string) bool {
 
 // foreignOrigin reports whether a web page of another origin is behind a request, by either header that says so.
 func foreignOrigin(r *http.Request) bool {
-	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "cross-site", "same-site":
 		return true
+	case "same-origin":
+		// The browser has compared them, which we can't do behind a proxy that has the TLS; no page can set this header.
+		return false
 	}
 	origin := r.Header.Get("Origin")
 	if origin == "" {
@@ -84,6 +88,12 @@ func foreignOrigin(r *http.Request) bool {
 		scheme = "https://"
 	}
 	return !strings.EqualFold(origin, scheme+r.Host)
+}
+
+// followsLink reports whether a request is a person's way from another web page to this one. That page sees nothing of
+// the answer, and may not put it into a frame.
+func followsLink(r *http.Request) bool {
+	return r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" && r.Header.Get("Origin") == ""
 }
 
 // refuse answers a request that isn't served. Denials are recorded.
