@@ -169,6 +169,9 @@ func (c *Connection) Background() bool {
 	return slices.Contains(c.Features, pb.Feature_FEATURE_BACKGROUND)
 }
 
+// Traces reports whether the node takes a place in a trace with an open.
+func (c *Connection) Traces() bool { return slices.Contains(c.Features, pb.Feature_FEATURE_TRACE) }
+
 // SendCancel asks the node to end a run. It never blocks.
 func (c *Connection) SendCancel(runID string, cause execution.CancelCause) {
 	c.Link.SendCancel(runID, cause)

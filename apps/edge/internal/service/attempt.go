@@ -62,6 +62,7 @@ func (r *Run) placed(g *admission.Grant, by carrier) {
 	r.out.Attempts++
 	r.where.placed(g, r.attempt, by.kind())
 	r.step(r.here(events.KindRunPlaced))
+	r.beginTry()
 	r.watch.begin(r.attempt, r.service.cfg.DispatchLimit)
 }
 
@@ -190,6 +191,7 @@ func (a *attempt) whole() bool {
 
 // close ends the attempt: the place, the writer, the stream, and what the node is told.
 func (a *attempt) close() {
+	defer a.endTry()
 	defer a.judge() // when the place is settled
 	defer a.repay()
 	a.run.service.frames.add(&a.got)
@@ -260,6 +262,7 @@ func (a *attempt) report(phase phase) {
 func (r *Run) retry(g *admission.Grant, f *execution.Failure) {
 	r.out.Tried = append(r.out.Tried, Try{NodeID: g.Node, Adapter: g.Adapter, Code: f.Code})
 	r.where.enter(StateQueued)
+	r.spans.try.Fail(f.Code.String())
 	again := r.here(events.KindRunRetried)
 	again.code = f.Code
 	r.step(again)

@@ -102,6 +102,7 @@ func (n *fakeNode) Recipient() (credentiallease.Recipient, uint64, bool) {
 }
 
 // Background implements Node.
+func (n *fakeNode) Traces() bool     { return !n.foreground }
 func (n *fakeNode) Background() bool { return !n.foreground }
 
 // DispatchTimeout implements Node.

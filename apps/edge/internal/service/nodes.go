@@ -27,6 +27,8 @@ type Node interface {
 	Recipient() (to credentiallease.Recipient, projection uint64, proven bool)
 	// Background reports whether the node can go on with a run without its connection.
 	Background() bool
+	// Traces reports whether the node takes a place in a trace with an open.
+	Traces() bool
 	// Down is closed when the connection is over.
 	Down() <-chan struct{}
 	// Dispatched tells that the node answered an open.

@@ -9,6 +9,7 @@ import (
 	"iop/apps/edge/internal/admission"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/tracing"
 	pb "iop/proto/iop"
 )
 
@@ -39,6 +40,9 @@ type Tunnel struct {
 	// Run is the same request as a normalized run, for adapters that don't carry Path; nil = only those that do are
 	// candidates.
 	Run *Alternative
+
+	// Trace is where in its caller's trace the request stands; the zero value = in none. Header doesn't say it.
+	Trace tracing.Context
 
 	// Deadline bounds the whole run, waiting included; 0 = none. The route's bounds it, too.
 	Deadline time.Duration
@@ -89,7 +93,7 @@ func (s *Service) SubmitProviderTunnel(ctx context.Context, t *Tunnel, sink Sink
 	}
 	r := s.newRun(ctx, j, t.deadline(), Outcome{RunID: t.RunID, Kind: execution.KindTunnel, SessionID: t.SessionID,
 		Principal: t.Principal, Route: t.Route, Model: t.Model, Target: t.Target, BytesIn: sizeOf(t.Body)})
-	r.where.adapter = t.Route.Adapter
+	r.where.adapter, r.trace = t.Route.Adapter, t.Trace
 	if f == nil {
 		f = s.enter(r)
 	}

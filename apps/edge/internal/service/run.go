@@ -10,6 +10,7 @@ import (
 
 	"iop/apps/edge/internal/admission"
 	"iop/packages/go/execution"
+	"iop/packages/go/tracing"
 )
 
 // Run is one run from its submission to its outcome.
@@ -29,8 +30,9 @@ type Run struct {
 	where   whereabouts
 	reached progress
 	line    timeline
-	tail    *list.Element // in the service's tails, which guard it; nil = isn't
-	quit    func()        // gives back what its principal's limits counted; set when it enters
+	trace   tracing.Context // where in its caller's trace it stands; the zero value = in none
+	tail    *list.Element   // in the service's tails, which guard it; nil = isn't
+	quit    func()          // gives back what its principal's limits counted; set when it enters
 
 	// Owned by the driver.
 	out      Outcome // RunID to Background are set once
@@ -40,6 +42,7 @@ type Run struct {
 	deadline time.Time // zero = none
 	attempt  uint32
 	lost     bool // the current attempt's link is gone, and the run goes on
+	spans    spans
 }
 
 // budget counts what gave an attempt back without deciding the run; each has a limit, so that no run goes round for
@@ -121,7 +124,7 @@ func (r *Run) drive() {
 		r.attempt++
 		r.request.Attempt = r.attempt
 		r.request.Weight = r.service.weight(r.out.Principal)
-		grant, err := r.service.cfg.Scheduler.Acquire(r.ctx, &r.request)
+		grant, err := r.acquire()
 		if err == admission.ErrRecalled {
 			r.recalled()
 			continue

@@ -10,6 +10,7 @@ import (
 
 	"iop/apps/edge/internal/admission"
 	"iop/packages/go/execution"
+	"iop/packages/go/tracing"
 	pb "iop/proto/iop"
 )
 
@@ -27,6 +28,9 @@ type RunSpec struct {
 	// and at the node.
 	Input    *execution.Request
 	Metadata map[string]string
+
+	// Trace is where in its caller's trace the run stands; the zero value = in none.
+	Trace tracing.Context
 
 	// Background runs go on without their caller and their node's connection.
 	Background bool
@@ -96,6 +100,7 @@ func (s *Service) newNormalized(ctx context.Context, j *runJob) (*Run, *executio
 	}
 	r := s.newRun(ctx, j, spec.Deadline, Outcome{RunID: id, Kind: execution.KindRun, SessionID: spec.SessionID,
 		Principal: spec.Principal, Target: spec.Target, Background: spec.Background, BytesIn: sizeOf(j.body())})
+	r.trace = spec.Trace
 	if f == nil {
 		r.where.adapter = spec.Adapter
 		f = s.enter(r)

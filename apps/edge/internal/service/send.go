@@ -24,6 +24,7 @@ func (a *attempt) send() bool {
 	size := a.run.out.BytesIn
 	open := a.by.open(a.run, a.grant)
 	a.lend(open)
+	a.traced(open)
 	if err := a.stream.Append(open); err != nil {
 		return a.unwritten(err)
 	}
@@ -50,7 +51,7 @@ func openSize(m *pb.WorkOpen) int64 {
 	if t == nil {
 		return int64(proto.Size(m))
 	}
-	n := 512 + len(t.GetLease()) + len(t.GetPath()) + len(t.GetQuery()) + len(t.GetTarget()) + len(t.GetRoute())
+	n := 512 + len(m.GetTraceparent()) + len(m.GetTracestate()) + len(t.GetLease()) + len(t.GetPath()) + len(t.GetQuery()) + len(t.GetTarget()) + len(t.GetRoute())
 	for _, h := range t.GetHeaders() {
 		n += len(h.GetName()) + len(h.GetValue()) + 16
 	}

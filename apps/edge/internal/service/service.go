@@ -17,6 +17,7 @@ import (
 	"iop/apps/edge/internal/admission"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/tracing"
 	"iop/packages/go/transport"
 )
 
@@ -36,6 +37,8 @@ type Config struct {
 	Observers []Observer
 	// Events gets the steps of each run that is live; nil = nobody does.
 	Events Publisher
+	// Tracer shows each run's wait and attempts; nil = tracing is off.
+	Tracer *tracing.Tracer
 	// Log gets one line a run.
 	Log zerolog.Logger
 

@@ -6,6 +6,7 @@ import (
 
 	"iop/apps/edge/internal/events"
 	"iop/packages/go/execution"
+	"iop/packages/go/tracing"
 	pb "iop/proto/iop"
 )
 
@@ -100,6 +101,7 @@ func (r *Run) here(kind events.Kind) step {
 
 // waits records that the run stands in the queue.
 func (r *Run) waits(position int) {
+	r.spans.wait.Number(tracing.KeyPosition, int64(position))
 	r.step(step{kind: events.KindRunQueued, attempt: r.attempt, position: position})
 }
 
