@@ -38,6 +38,7 @@ type rig struct {
 	find     func(p *config.Principal, model string) (*config.Route, string, *execution.Failure)
 	state    *config.State
 
+	slots     fakeSlots
 	drained   []string // as "node on"
 	released  []string // as "node adapter run force"
 	holds     admission.Released
@@ -58,6 +59,7 @@ func newRig(t *testing.T, listen string) *rig {
 		},
 		AsRun:   func(path string) bool { return path == "/as-run" },
 		Steer:   Steering{Cancel: g.cancel, Command: g.command, SetDrained: g.setDrained, Release: g.release},
+		Slots:   g.slots.slots(),
 		Metrics: NewMetrics("test", sources), Log: zerolog.New(zerolog.SyncWriter(&g.log))})
 	return g
 }
@@ -184,6 +186,9 @@ func TestEndpointsAreWhole(t *testing.T) {
 	}
 	if len(inside.cancelled) != 1 || len(outside.cancelled) != 1 || len(inside.asked)+len(outside.asked) != 0 {
 		t.Errorf("what was refused was done: %v, %v", inside.cancelled, outside.cancelled)
+	}
+	if len(inside.slots.asked) != 4 || len(outside.slots.asked) != 4 {
+		t.Errorf("what was refused was done: %v, %v", inside.slots.asked, outside.slots.asked)
 	}
 	if len(inside.drained) != 1 || len(outside.drained) != 1 || len(inside.released)+len(outside.released) != 0 {
 		t.Errorf("what was refused was done: %v, %v, %v", inside.drained, outside.drained, inside.released)

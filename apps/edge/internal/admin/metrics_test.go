@@ -156,6 +156,11 @@ func whole() Sources {
 		LateFrames: func() map[string]uint64 { return map[string]uint64{"body": 8} }, Frames: func() map[string]uint64 { return map[string]uint64{"delta": 35} },
 		Bus:       func() events.Stats { return events.Stats{Published: 36, Dropped: 9, Subscribers: 2} },
 		BodyBytes: func() int64 { return 10 }, Config: func() uint64 { return 37 },
+		Slots: func() []SlotStatus { return []SlotStatus{{ID: "s", State: SlotRevoked, Revision: 41}} },
+		Leases: func() LeaseCounts {
+			return LeaseCounts{Leases: map[string]map[string]uint64{"s": {"committed": 42, "void": 43}}, Refusals: map[string]uint64{"expired": 44},
+				RefreshFailures: map[string]uint64{"s": 45}, Security: 46, Unknown: 47}
+		},
 		Ended: func() map[node.FenceReason]uint64 { return map[node.FenceReason]uint64{node.FenceLost: 38} },
 		NodeIgnored: func() node.Ignored {
 			return node.Ignored{RunEnded: 21, Status: 22, Events: 23, Other: 24, Late: 25}
