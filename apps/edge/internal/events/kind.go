@@ -28,6 +28,11 @@ const (
 	KindPlaceReleased      Kind = 34 // an operator took a place back that a run held
 	KindAdapterAvailable   Kind = 35 // its provider is there (again)
 	KindAdapterUnavailable Kind = 36 // Text says why
+	KindLeaseRefused       Kind = 37 // a provider's key wasn't lent, or its node didn't use it; Code says why
+	KindLeaseMisused       Kind = 38 // what only an attack or a broken program explains; Code says what
+	KindSlotChanged        Kind = 39 // a provider's key or what it may be used for; Code is the new state, or "rotated"
+	KindSlotStale          Kind = 40 // a slot's source can't be read; Text says why
+	KindLeaseKeyChanged    Kind = 41 // of the keys that leases are signed with
 	KindReloaded           Kind = 48 // a new configuration is in force
 	KindReloadRefused      Kind = 49 // one was wrong; the old one stays
 	KindReflected          Kind = 60 // a provider sent the key back that it was called with
@@ -67,6 +72,11 @@ var kindNames = [...]string{
 	KindPlaceReleased:      "place_released",
 	KindAdapterAvailable:   "adapter_available",
 	KindAdapterUnavailable: "adapter_unavailable",
+	KindLeaseRefused:       "lease_refused",
+	KindLeaseMisused:       "lease_misused",
+	KindSlotChanged:        "slot_changed",
+	KindSlotStale:          "slot_stale",
+	KindLeaseKeyChanged:    "lease_key_changed",
 	KindReloaded:           "reloaded",
 	KindReloadRefused:      "reload_refused",
 	KindReflected:          "credential_reflected",
