@@ -31,6 +31,7 @@ type rig struct {
 	h        http.Handler
 	log      strings.Builder
 	notReady []string
+	warnings []string
 	nodes    []node.NodeView
 	queue    admission.Snapshot
 	runs     []service.RunView
@@ -53,6 +54,7 @@ func newRig(t *testing.T, listen string) *rig {
 	g.state = config.NewState(&config.Edge{AdminKeyHashes: []string{hex.EncodeToString(sum[:])}, Nodes: []config.NodeRecord{{ID: "x"}, {ID: "gpu-1"}}}, 1, nil)
 	sources := Sources{Nodes: func() []node.NodeView { return g.nodes }, Places: func() admission.Snapshot { return g.queue }}
 	g.h = New(Config{Listen: listen, State: func() *config.State { return g.state }, NotReady: func() []string { return g.notReady },
+		Version: "test", Warnings: func() []string { return g.warnings },
 		Nodes: sources.Nodes, Queue: sources.Places, Runs: func() []service.RunView { return g.runs }, Explain: g.explain, Events: g.bus,
 		Find: func(_ *config.State, p *config.Principal, model string) (*config.Route, string, *execution.Failure) {
 			return g.find(p, model)
@@ -140,7 +142,7 @@ func TestEndpointsAreWhole(t *testing.T) {
 	outside.runs = inside.runs
 	seen := map[string]bool{}
 	for _, e := range Endpoints() {
-		if e.Method != http.MethodGet && e.Method != http.MethodPost || e.Path == "" || e.handle == nil || seen[e.Path] || e.Access != AccessOpen && e.Access != AccessKey {
+		if e.Method != http.MethodGet && e.Method != http.MethodPost || e.Path == "" || e.handle == nil || seen[e.Path] || e.Access != AccessOpen && e.Access != AccessPage && e.Access != AccessKey {
 			t.Errorf("%s isn't whole, or there twice", e.Path)
 		}
 		seen[e.Path] = true
@@ -175,7 +177,7 @@ func TestEndpointsAreWhole(t *testing.T) {
 			t.Errorf("by another name %s: %s", path, resp.Status)
 		}
 	}
-	for _, path := range []string{"/", "/healthz/", "/admin/v1/nodes/", "/admin%2fv1/nodes", "/debug/pprof/", "/v1/models", "/admin/v1/runs/",
+	for _, path := range []string{"//", "/healthz/", "/admin/v1/nodes/", "/admin%2fv1/nodes", "/debug/pprof/", "/v1/models", "/admin/v1/runs/",
 		"/admin/v1/runs//cancel", "/admin/v1/runs/a/b", "/admin/v1/runs/a%2fb", "/admin/v1/runs/a%20b", "/admin/v1/runs/" + strings.Repeat("a", 65),
 		"/admin/v1/nodes/commands", "/admin/v1/nodes//commands", "/admin/v1/nodes/x/commands/", "/admin/v1/nodes/x/y/commands", "/admin/v1/nodes/{id}/commands"} {
 		for _, method := range []string{"GET", "POST"} {
@@ -269,13 +271,13 @@ func TestNodes(t *testing.T) {
 
 func TestQueue(t *testing.T) {
 	g := newRig(t, here)
-	if _, body := g.ask("GET", "/admin/v1/queue", here); body != `{"draining":false,"queued":0,"sets":[],"places":[]}`+"\n" {
+	if _, body := g.ask("GET", "/admin/v1/queue", here); body != `{"draining":false,"queued":0,"sets":[],"places":[],"routes":[]}`+"\n" {
 		t.Errorf("%s", body)
 	}
 	g.queue = admission.Snapshot{Queued: 2, Sets: []admission.SetSnapshot{{Set: "s", Queued: 2, Candidates: 1}},
 		Places: []admission.PlaceSnapshot{{Place: admission.Place{Node: "n", Adapter: "a"}, Generation: 3, Capacity: 1, InFlight: 1, Unconfirmed: 1, Candidate: true}}}
 	want := `{"draining":false,"queued":2,"sets":[{"set":"s","queued":2,"candidates":1}],"places":[{"node":"n","adapter":"a","generation":3,` +
-		`"capacity":1,"in_flight":1,"unconfirmed":1,"adopted":0,"candidate":true,"saturated":false,"broken":null}]}` + "\n"
+		`"capacity":1,"in_flight":1,"unconfirmed":1,"adopted":0,"candidate":true,"saturated":false,"broken":null}],"routes":[]}` + "\n"
 	if _, body := g.ask("GET", "/admin/v1/queue", here); body != want {
 		t.Errorf("got %s\nwant %s", body, want)
 	}
