@@ -34,6 +34,8 @@ type Options struct {
 	MaxHandshakes   int
 	Payload         func(*config.Projection) (*pb.NodeConfigPayload, error)
 	Runs            transport.Runs
+	Leases          transport.Leases
+	Slots           []config.Slot
 	Wrap            func(node.Scheduler) node.Scheduler // to look at what the scheduler is told
 	Listener        net.Listener                        // default: TCP on loopback
 	Identity        *identity.Source                    // mode managed; default: mode dev
@@ -63,7 +65,7 @@ func Start(t testing.TB, o Options) *Edge {
 		t.Fatal(err)
 	}
 	e := &Edge{Bus: events.NewBus(), Generations: generations, Listener: o.Listener, done: make(chan error, 1)}
-	e.state.Store(config.NewState(&config.Edge{Mode: mode(o.Identity), Nodes: o.Nodes, Routes: o.Routes}, 1, nil))
+	e.state.Store(config.NewState(&config.Edge{Mode: mode(o.Identity), Nodes: o.Nodes, Routes: o.Routes, Slots: o.Slots}, 1, nil))
 	e.build(o)
 	if e.Listener == nil {
 		if e.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
@@ -101,7 +103,7 @@ func (e *Edge) build(o Options) {
 		State: e.State, Scheduler: scheduler, Events: e.Bus, Generations: e.Generations, Log: log,
 	})
 	e.Server = transport.NewServer(transport.Config{
-		Registry: e.Registry, Identity: o.Identity, Runs: o.Runs, Events: e.Bus, Timers: o.Timers, Payload: o.Payload,
+		Registry: e.Registry, Identity: o.Identity, Runs: o.Runs, Leases: o.Leases, Events: e.Bus, Timers: o.Timers, Payload: o.Payload,
 		MaxUnregistered: o.MaxUnregistered, MaxHandshakes: o.MaxHandshakes, Log: log,
 	})
 }
@@ -112,7 +114,7 @@ func (e *Edge) State() *config.State { return e.state.Load() }
 // Configure puts other nodes in force, as a reload does.
 func (e *Edge) Configure(nodes []config.NodeRecord) {
 	old := e.State()
-	e.state.Store(config.NewState(&config.Edge{Mode: old.Edge.Mode, Nodes: nodes, Routes: old.Edge.Routes}, old.Version+1, old))
+	e.state.Store(config.NewState(&config.Edge{Mode: old.Edge.Mode, Nodes: nodes, Routes: old.Edge.Routes, Slots: old.Edge.Slots}, old.Version+1, old))
 }
 
 func mode(s *identity.Source) string {
