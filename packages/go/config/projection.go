@@ -41,6 +41,23 @@ type ProjectedProfile struct {
 	Revision uint64 // see [State.ProfileRevision]
 }
 
+// Renumbered returns s under another version, above its own, in which every node that a slot lists is to be told anew
+// what it is told: the keys that leases are signed with have changed, and nothing of the configuration.
+func (s *State) Renumbered(version uint64) *State {
+	next := *s
+	next.Version = max(version, s.Version+1)
+	next.projections = make(map[string]*Projection, len(s.projections))
+	for id, p := range s.projections {
+		if len(p.Slots) > 0 {
+			again := *p
+			again.Number = next.Version
+			p = &again
+		}
+		next.projections[id] = p
+	}
+	return &next
+}
+
 // Slot returns the slot of that id, or nil.
 func (s *State) Slot(id string) *Slot { return s.slots[id] }
 

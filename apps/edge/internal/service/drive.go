@@ -41,6 +41,9 @@ func (a *attempt) lastWord() {
 func (a *attempt) streams() (now time.Time) {
 	r := a.run
 	now = time.Now()
+	if a.lease != nil {
+		a.lease.Used()
+	}
 	reading := r.watch.enter(phaseStreaming)
 	r.out.HeadSent = true
 	r.out.FirstByte = now.Sub(r.started)

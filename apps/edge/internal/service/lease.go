@@ -16,8 +16,6 @@ type Leases interface {
 	// Issue makes a lease after a place was granted. A failure has the code credential_unavailable, and nothing was
 	// sent; why is in the audit, not for callers.
 	Issue(o LeaseOrder) (Lease, *execution.Failure)
-	// Ended says what became of a lease: what the node says when it refuses an open.
-	Ended(nodeID, leaseID string, committed bool, why execution.LeaseRefusal)
 }
 
 // LeaseOrder is what a lease is asked for.
@@ -37,18 +35,23 @@ type LeaseOrder struct {
 	Path       string // as the caller sent it; "" = the request that the adapter makes of a normalized run
 }
 
-// Lease is permission to use a key once, for one attempt. The attempt's driver calls its methods; of Void and Lost the
-// first call counts.
+// Lease is permission to use a key once, for one attempt. The attempt's driver calls its methods, Close last; of Void,
+// Refused and Lost the first call counts. What the node says of it at the run's end comes another way.
 type Lease interface {
-	ID() string
 	Wire() []byte // goes into the open
 	Profile() string
 	// Current reports whether the slot is still as it was when the lease was issued.
 	Current() bool
-	// Void says that the node never had it, or refused the open.
+	// Used says that the provider has answered.
+	Used()
+	// Void says that the node never had it.
 	Void()
+	// Refused says that the node refused the open because of it.
+	Refused(why execution.LeaseRefusal)
 	// Lost says that the link went when the node had it: it may have been used.
 	Lost()
+	// Close says that the attempt is over.
+	Close()
 	// Scanner looks for the key in what comes back.
 	Scanner() Scanner
 }
@@ -160,8 +163,11 @@ func (a *attempt) lend(open *pb.WorkOpen) {
 
 // repay says what is known of the lease when the attempt ends; what the node says of it comes on control.
 func (a *attempt) repay() {
+	if a.lease == nil {
+		return
+	}
+	defer a.lease.Close()
 	switch {
-	case a.lease == nil:
 	case a.stream == nil || !a.opened || a.refused:
 		a.lease.Void()
 	case a.downed():

@@ -12,7 +12,7 @@ func (a *attempt) rejected(m *pb.Rejected) {
 	r, f := a.run, failureOf(m.GetFailure())
 	a.refused = true
 	if a.lease != nil && f.Code == execution.CodeCredentialRefused {
-		r.service.cfg.Leases.Ended(a.grant.Node, a.lease.ID(), false, f.Lease)
+		a.lease.Refused(f.Lease)
 	}
 	again := m.GetNeverStarted() && (a.retryable(f) || a.again(f))
 	f.NothingSent = f.NothingSent || m.GetNeverStarted()
