@@ -20,6 +20,7 @@ profiles:
 slots:
 - {id: s, source: env:X, profile: p, nodes: [n]}
 - {id: s2, source: env:X, profile: q, nodes: [n]}
+- {id: unrouted, source: env:X, profile: p, nodes: []}
 routes:
 - {model: a, slot: s, adapter: h, target: t}
 - {model: b, slot: s2, adapter: h, fail_fast: false}
@@ -45,7 +46,7 @@ func TestProjectionOfSlots(t *testing.T) {
 	if len(m.Slots)+len(m.Routes)+len(m.Profiles) != 0 || len(m.Adapters) != 1 {
 		t.Errorf("a node that no slot lists is told of keys: %+v", m)
 	}
-	if s.Slot("s2").Profile != "q" || s.Profile("q").ID != "q" || len(s.Slots()) != 2 || s.Slot("x") != nil || s.Profile("x") != nil {
+	if s.Slot("s2").Profile != "q" || s.Profile("q").ID != "q" || len(s.Slots()) != 3 || s.Slot("x") != nil || s.Profile("x") != nil {
 		t.Error("look-ups")
 	}
 	if s.RouteRevision("anything") != 100 || s.ProfileRevision("x") != 0 || NewState(parse(t, "mode: dev\n"), 1, nil).RouteRevision("a") != 0 {
@@ -68,6 +69,7 @@ func TestRevisionsOfSlots(t *testing.T) {
 		{"id: q, origin: \"https://h\"", "id: q, origin: \"https://h\", scheme: ''", "100 100 100 100 101 101 100"},
 		{"id: unused, origin: \"https://h\"", "id: unused, origin: \"https://g\"", "100 100 100 100 100 100 100"},
 		{"nodes: [n]}\n- {id: s2", "nodes: [n, m]}\n- {id: s2", "100 100 100 100 100 100 101"},
+		{"nodes: []", "nodes: [n]", "100 100 100 100 100 101 100"},
 		{"source: env:X, profile: q", "source: env:Y, profile: q", "100 100 100 100 100 100 100"},
 	} {
 		changed := strings.Replace(leased, c.was, c.is, 1)

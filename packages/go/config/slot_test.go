@@ -131,6 +131,29 @@ var slotCases = []refusal{
 		`18: routes[0].slot: the key of slot "s" can't go to adapter "hosted" of node "n": its kind "auto" names no provider; use openai, anthropic or ollama with a base_url`}},
 }
 
+// Only the nodes that both the route and the slot name are looked at: others are never given the key of this route.
+func TestNodesOfASlotAndARoute(t *testing.T) {
+	const more = "- {id: m, token_hashes: [{sha256: " + hashB + "}], labels: {site: x}, adapters: [{name: hosted, kind: openai, base_url: 'https://other'}]}\n"
+	file := func(nodes, route string) string {
+		return strings.Replace(leasing, "profiles:", more+"profiles:", 1) + "slots: [{id: s, source: env:X, profile: p, nodes: " + nodes + "}]\n" +
+			"routes: [{model: d, slot: s, adapter: hosted, " + route + "}]\n"
+	}
+	const wrong, none = "can't go to adapter \"hosted\" of node \"m\"", "no node of slot \"s\" may serve this route"
+	for _, c := range []struct{ nodes, route, want string }{
+		{"[n]", "", ""}, {"[n, m]", "nodes: [n]", ""}, {"[n]", "nodes: [n, m]", ""},
+		{"[n, m]", "", wrong}, {"[n, m]", "nodes: [n, m]", wrong}, {"[n, m]", "labels: {site: x}", wrong},
+		{"[n]", "nodes: [m]", none}, {"[n]", "labels: {site: x}", none}, {"[]", "", none},
+	} {
+		text := ""
+		if _, err := ParseEdge("f", []byte(file(c.nodes, c.route))); err != nil {
+			text = err.Error()
+		}
+		if (c.want == "") != (text == "") || !strings.Contains(text, c.want) || strings.Contains(text, "\n") {
+			t.Errorf("slot for %s, route for %s: %q, want %q", c.nodes, c.route, text, c.want)
+		}
+	}
+}
+
 // E45
 func TestOriginsOfKeys(t *testing.T) {
 	const notAnOrigin, plain, port = "isn't an origin", "plaintext_origin", "no valid port"
