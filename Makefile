@@ -38,7 +38,7 @@ dev-token: build
 # ---- test ----------------------------------------------------------------------------------------------------------
 
 .PHONY: check
-check: lint check-generated model test test-race test-e2e test-clients fuzz ## everything that must pass; what CI runs
+check: lint check-generated model test test-race test-e2e test-clients mutants-today fuzz ## everything that must pass; what CI runs
 
 .PHONY: test
 test: ## unit and in-process tests
@@ -67,6 +67,15 @@ SAY_OLLAMA = @test -x $(OLLAMA)/ollama || echo "skipped: what needs a real Ollam
 test-clients: build provider ## the official clients (Go, npm, the ollama command), directly and through the edge
 	cd e2e/clients && IOP_BIN=$(abspath $(BIN)) IOP_PROVIDER=$(CACHE)/llama IOP_OLLAMA=$(OLLAMA) IOP_CACHE=$(CACHE) $(GO) test -count=1 -timeout 10m
 # Without a list of packages go test shows what a test binary prints: what was skipped, and why.
+
+.PHONY: mutants
+mutants: ## plant bugs, one at a time, in copies: the tests must notice each of them
+	$(GO) run ./scripts/mutants
+
+# CI has thirty minutes for everything. What there is no time for is left to another day; each day begins elsewhere.
+.PHONY: mutants-today
+mutants-today:
+	$(GO) run ./scripts/mutants -budget 3m
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (8s), side by side
