@@ -14,8 +14,6 @@ import (
 )
 
 const (
-	// rekeyEvery is how often a connection that lives gets another recipient key.
-	rekeyEvery = 12 * time.Hour
 	// expireEvery is how often keys and lease ids are looked at whose time is over.
 	expireEvery = time.Minute
 	// maxChallenges is how often an edge may ask within one registration: once, and once more when it lost a race.
@@ -28,6 +26,7 @@ type lending struct {
 	guard      *credentiallease.Guard
 	transcript credentiallease.Transcript
 	read       func() transport.ClockReading
+	rekey      time.Duration // life of a recipient key
 	synced     chan struct{} // closed when the edge's time is known for the first time
 	first      sync.Once     // of synced
 
@@ -105,7 +104,7 @@ func (l *Link) lend(reg *registration) (*lending, error) {
 		return nil, err
 	}
 	guard.UseRecipient(reg.offer.key, credentiallease.Time{})
-	return &lending{guard: guard, transcript: t, read: l.cfg.Clocks, synced: make(chan struct{})}, nil
+	return &lending{guard: guard, transcript: t, read: l.cfg.Clocks, rekey: l.cfg.Timers.Rekey, synced: make(chan struct{})}, nil
 }
 
 // exchanged takes in a heartbeat that the edge has answered.
@@ -126,9 +125,9 @@ func (n *lending) now() credentiallease.Time {
 	return n.clock.Now(at)
 }
 
-// tend announces a new recipient key twice a day and drops what time has ended. It ends with the link.
+// tend announces a new recipient key when one has been in use for long, and drops what time has ended. It ends with the link.
 func (n *lending) tend(mux *transport.Link) {
-	rekey, expire := time.NewTicker(rekeyEvery), time.NewTicker(expireEvery)
+	rekey, expire := time.NewTicker(n.rekey), time.NewTicker(expireEvery)
 	defer rekey.Stop()
 	defer expire.Stop()
 	for {

@@ -69,6 +69,7 @@ type Timers struct {
 	Stop             time.Duration // executions may take to end after their cancel (11 s)
 	Leave            time.Duration // a connection may take to end after the Goodbye (2 s)
 	SleepTick        time.Duration // between two looks whether the machine was asleep (2 s)
+	Rekey            time.Duration // life of a recipient key on a connection that lasts longer (12 h)
 }
 
 func (t Timers) withDefaults() Timers {
@@ -82,6 +83,7 @@ func (t Timers) withDefaults() Timers {
 		Stop:             cmp.Or(t.Stop, 11*time.Second),
 		Leave:            cmp.Or(t.Leave, 2*time.Second),
 		SleepTick:        cmp.Or(t.SleepTick, 2*time.Second),
+		Rekey:            cmp.Or(t.Rekey, 12*time.Hour),
 	}
 }
 
