@@ -60,6 +60,7 @@ func (c *Client) Tunnel(ctx context.Context, req *execution.TunnelRequest, sink 
 
 // run does the whole exchange. The request goes to the concatenation of prefix and path.
 func (x *exchange) run(ctx context.Context, sink execution.TunnelSink, prefix, path string) error {
+	x.req = traced(ctx, x.req)
 	x.out = x.pool.heads.Get().(*[]byte)
 	*x.out, x.cut = appendHead((*x.out)[:0], x.req, prefix, path, x.pool.base.Host)
 	stop := context.AfterFunc(ctx, x.abort)
