@@ -133,6 +133,7 @@ func (h *Handler) writeError(c *call, ref *refusal) {
 		row, _ := rowOf(ref.failure.Code)
 		status = row.status
 	}
+	c.traceFailure(ref.failure, status)
 	if status == statusUnanswered {
 		c.out.abort()
 	}

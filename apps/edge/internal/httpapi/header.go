@@ -7,17 +7,18 @@ import (
 	"strings"
 
 	"iop/packages/go/httprules"
+	"iop/packages/go/tracing"
 )
 
 // staysHere reports whether a request header (in canonical form) never leaves the edge. To what stops at every hop, and
 // to what a caller tells the edge alone, it adds the names under which keys are shown elsewhere: the provider would be a
-// third party to them.
+// third party to them. Where a request stands in a trace is told to the node beside its header.
 func staysHere(name string) bool {
 	switch name {
 	case "Content-Length", "X-Auth-Key", "X-Access-Token", "X-Amz-Security-Token", "Ocp-Apim-Subscription-Key":
 		return true
 	}
-	return strings.HasPrefix(name, "Proxy-") || !httprules.ForProvider(name)
+	return strings.HasPrefix(name, "Proxy-") || tracing.IsHeader(name) || !httprules.ForProvider(name)
 }
 
 // endsHere is the same for a provider's response headers, beside hop-by-hop ones: those that only the edge can answer

@@ -22,6 +22,7 @@ import (
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/tracing"
 )
 
 // Tunnels carries requests to nodes; *service.Service does.
@@ -55,6 +56,8 @@ type Config struct {
 	// Observers are told of each request that ended without reaching Tunnels, refused ones above all; Tunnels tells of
 	// the others.
 	Observers []service.Observer
+	// Tracer shows each request, in its caller's trace if it names one; nil = tracing is off.
+	Tracer *tracing.Tracer
 	// Log gets one line at info for each request that ended here.
 	Log zerolog.Logger
 
@@ -130,6 +133,7 @@ type call struct {
 	out     *sink
 	started time.Time
 	id      string // X-Request-Id
+	span    *tracing.Span
 
 	state     *config.State
 	principal *config.Principal // nil = anonymous
@@ -161,6 +165,7 @@ func (c *call) respond(status int, contentType string, body []byte) {
 		_ = c.out.rc.SetReadDeadline(time.Now().Add(c.patience))
 	}
 	c.out.arm()
+	c.out.status = status
 	c.w.WriteHeader(status)
 	// A caller that left before its answer is nobody's failure.
 	_, _ = c.w.Write(body)
@@ -172,6 +177,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		patience: unreadPatience}
 	c.out = newSink(w, r, h.cfg.WriteIdle)
 	w.Header()["X-Request-Id"] = []string{c.id}
+	h.trace(c)
+	defer c.endTrace()
 	defer h.recovered(c)
 	defer h.inWork.Add(-1)
 	if h.inWork.Add(1) > int64(h.cfg.Limits.Connections) {
@@ -254,6 +261,7 @@ func (h *Handler) recovered(c *call) {
 	ref := &refusal{failure: execution.Failf(execution.CodeInternal, execution.OriginEdge, "internal error")}
 	h.observe(c, ref, http.StatusInternalServerError)
 	if c.out.begun {
+		c.traceFailure(ref.failure, 0)
 		c.out.abort()
 	}
 	h.writeError(c, ref)

@@ -127,7 +127,7 @@ func (h *Handler) createRun(c *call) *refusal {
 	}
 	spec := &service.RunSpec{RunID: r.RunID, Principal: c.tunnel.Principal, SessionID: r.SessionID, Adapter: r.Adapter,
 		Target: r.Target, Node: r.Node, Background: r.Background, Deadline: time.Duration(r.DeadlineMS) * time.Millisecond,
-		Metadata: r.Metadata, Input: &r.Input}
+		Metadata: r.Metadata, Input: &r.Input, Trace: c.tunnel.Trace}
 	if r.Background && !r.Stream {
 		return h.launch(c, spec)
 	}
@@ -224,6 +224,9 @@ func (h *Handler) follow(c *call, spec *service.RunSpec, stream bool) *refusal {
 
 // streamed ends an event stream with the run's terminal.
 func (h *Handler) streamed(c *call, events *eventStream, o *service.Outcome) *refusal {
+	if o.Failure != nil {
+		c.traceFailure(o.Failure, 0)
+	}
 	if err := events.terminal(o); err != nil {
 		c.out.abort()
 	}

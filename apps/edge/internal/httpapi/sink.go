@@ -30,6 +30,7 @@ type sink struct {
 	// owned by the goroutine that drives the call
 	armed   time.Time
 	begun   bool
+	status  int   // that went out, 0 = none
 	silent  bool  // the status has no body
 	length  int64 // declared by the provider, -1 = none
 	written int64
@@ -82,7 +83,7 @@ func (s *sink) Head(status int, header http.Header) error {
 	if _, typed := out["Content-Type"]; !typed {
 		out["Content-Type"] = nil // net/http would look into the body and add one
 	}
-	s.begun = true
+	s.begun, s.status = true, status
 	s.whole.Store(s.silent || s.length == 0)
 	s.w.WriteHeader(status)
 	return nil

@@ -197,6 +197,7 @@ func (h *Handler) submit(c *call, run *rendering) *refusal {
 		return nil
 	}
 	if c.out.begun {
+		c.traceFailure(f, 0)
 		c.out.abort()
 	}
 	// The run was observed by who drove it: only the response is left to write.
