@@ -259,7 +259,7 @@ func (h *handshake) rehearse() error {
 // features returns what this version offers of what the node offers.
 func features(offered []pb.Feature) []pb.Feature {
 	var both []pb.Feature
-	for _, f := range []pb.Feature{pb.Feature_FEATURE_BACKGROUND, pb.Feature_FEATURE_OLLAMA_COMMAND} {
+	for _, f := range []pb.Feature{pb.Feature_FEATURE_BACKGROUND, pb.Feature_FEATURE_OLLAMA_COMMAND, pb.Feature_FEATURE_TRACE} {
 		if slices.Contains(offered, f) {
 			both = append(both, f)
 		}

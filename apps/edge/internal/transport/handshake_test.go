@@ -37,14 +37,14 @@ func TestAccepted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		e, l, seen := inMemory(t, edgetest.Options{})
 		hello := edgetest.Hello("a")
-		hello.Features = []pb.Feature{pb.Feature_FEATURE_BACKGROUND, pb.Feature_FEATURE_TRACE, 999}
+		hello.Features = []pb.Feature{pb.Feature_FEATURE_BACKGROUND, 999, pb.Feature_FEATURE_TRACE}
 		hello.ProtocolMax = 7 // a newer node
 		hello.NodeIdClaim = "a"
 		_, resp := register(t, l, hello)
 		switch {
 		case !resp.GetAccepted(), resp.GetNodeId() != "a", resp.GetProtocol() != 1:
 			t.Errorf("answer %v", resp)
-		case !slices.Equal(resp.GetFeatures(), []pb.Feature{pb.Feature_FEATURE_BACKGROUND}):
+		case !slices.Equal(resp.GetFeatures(), []pb.Feature{pb.Feature_FEATURE_BACKGROUND, pb.Feature_FEATURE_TRACE}):
 			t.Errorf("features %v: not those of both sides", resp.GetFeatures())
 		case resp.GetConnectionGeneration() == 0, resp.GetEdgeId() == "", len(resp.GetEdgeInstance()) != 16:
 			t.Errorf("answer %v", resp)

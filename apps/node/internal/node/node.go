@@ -247,7 +247,7 @@ type Session struct {
 
 // Features returns what the node offers at a registration.
 func Features() []pb.Feature {
-	return []pb.Feature{pb.Feature_FEATURE_BACKGROUND, pb.Feature_FEATURE_OLLAMA_COMMAND}
+	return []pb.Feature{pb.Feature_FEATURE_BACKGROUND, pb.Feature_FEATURE_OLLAMA_COMMAND, pb.Feature_FEATURE_TRACE}
 }
 
 // NewSession returns the session of a connection with that generation, on which both sides offered the features. link

@@ -20,7 +20,7 @@ func TestLinkComesUp(t *testing.T) {
 	r := newRig(t, &nodetest.Adapter{})
 	edge, req := r.accept(7)
 	if req.GetToken() != "token-1" || req.GetProtocolMin() != 1 || req.GetProtocolMax() != 1 || len(req.GetInstanceId()) != 16 ||
-		req.GetSoftwareVersion() != "9.9" || req.GetLastGeneration() != 0 || req.GetHandover() || req.GetOsArch() == "" || !slices.Equal(req.GetFeatures(), []pb.Feature{pb.Feature_FEATURE_BACKGROUND, pb.Feature_FEATURE_OLLAMA_COMMAND}) {
+		req.GetSoftwareVersion() != "9.9" || req.GetLastGeneration() != 0 || req.GetHandover() || req.GetOsArch() == "" || !slices.Equal(req.GetFeatures(), []pb.Feature{pb.Feature_FEATURE_BACKGROUND, pb.Feature_FEATURE_OLLAMA_COMMAND, pb.Feature_FEATURE_TRACE}) {
 		t.Errorf("registration = %v", req)
 	}
 	ready := edge.Ready()
