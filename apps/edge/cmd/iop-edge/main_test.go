@@ -133,7 +133,7 @@ func TestCheckNamesKeyAndLine(t *testing.T) {
 	for _, name := range []string{"check", "serve"} {
 		code, stdout, stderr := run(t, command(dir, name, "-c", "bad.yaml"))
 		want := `bad.yaml:3: routes[0].fail_fats: unknown key; did you mean "fail_fast"?
-bad.yaml:4: providers: unknown key; known here: mode, listen, tls, insecure_plaintext, state_dir, nodes, principals, routes, cors, admin_key_hashes, limits, timers, log
+bad.yaml:4: providers: unknown key; known here: mode, listen, tls, insecure_plaintext, state_dir, nodes, principals, routes, profiles, slots, lease, cors, admin_key_hashes, limits, timers, log
 bad.yaml:5: name: unknown key here; it belongs under nodes[].adapters[]
 bad.yaml:6: log: appears twice, first on line 1; remove one
 `
