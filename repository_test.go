@@ -53,7 +53,7 @@ var mayImport = map[string][]string{
 	"apps/edge/internal/admin": {"packages/go/execution", "packages/go/config", "packages/go/httprules", "apps/edge/internal/admission",
 		"apps/edge/internal/dialect", "apps/edge/internal/events", "apps/edge/internal/node", "apps/edge/internal/service"},
 	"apps/edge/internal/edgetest": {"apps/edge/internal", "packages/go", "proto/iop"}, // test support
-	"apps/edge/internal/diagnose": {"packages/go/doctor", "packages/go/config", "packages/go/execution", "packages/go/program", "apps/edge/internal/credential"},
+	"apps/edge/internal/diagnose": {"packages/go/doctor", "packages/go/config", "packages/go/execution", "packages/go/identity", "packages/go/program", "apps/edge/internal/credential"},
 	"apps/edge/cmd":               {"apps/edge", "packages/go/config", "packages/go/doctor", "packages/go/identity", "packages/go/logging", "packages/go/program"},
 	"apps/edge":                   {"apps/edge/internal", "packages/go"},
 

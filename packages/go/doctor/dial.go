@@ -15,7 +15,7 @@ import (
 func Dial(ctx context.Context, check, key, address string) (net.Conn, Finding) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err == nil {
-		return conn, Well(check, "%s answers (%s)", address, conn.RemoteAddr())
+		return conn, Well(check, "something answers there (%s)", conn.RemoteAddr())
 	}
 	text, remedy := explainDial(err, address, key)
 	return nil, Failed(check, remedy, "%s", text)

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,7 +9,7 @@ import (
 )
 
 // nameWidth is how wide the column of names is; longer ones push their line.
-const nameWidth = 18
+const nameWidth = 22
 
 // Line writes a finding as one line for people: level, check, what and why, and what to do.
 func Line(w io.Writer, f Finding) error {
@@ -45,4 +46,25 @@ func JSON(w io.Writer, r Report) error {
 	out.SetEscapeHTML(false)
 	out.SetIndent("", "  ")
 	return out.Encode(r)
+}
+
+// Examine goes through the checks and shows what they find: line by line as it is found, or as one JSON object. It
+// returns the worst level; an error is that it couldn't be shown, or that ctx ended.
+func Examine(ctx context.Context, w io.Writer, program, version string, checks []Check, asJSON bool) (Level, error) {
+	var shown error
+	all := Run(ctx, checks, func(f Finding) {
+		if !asJSON && shown == nil {
+			shown = Line(w, f)
+		}
+	})
+	level := Worst(all)
+	switch {
+	case shown != nil:
+		return level, shown
+	case ctx.Err() != nil:
+		return level, fmt.Errorf("interrupted")
+	case asJSON:
+		return level, JSON(w, Report{Program: program, Version: version, Level: level, Findings: all})
+	}
+	return level, Summary(w, all)
 }

@@ -77,11 +77,11 @@ func (m *Memory) tighten(base, group, name string) {
 }
 
 // WarnMemory warns if this process may use less memory than its configuration permits itself, in bytes: then the
-// kernel ends it when it is needed most.
-func WarnMemory(log zerolog.Logger, permits int64) {
+// kernel ends it when it is needed most. remedy says what to lower.
+func WarnMemory(log zerolog.Logger, permits int64, remedy string) {
 	const mib = 1 << 20
 	if m := MemoryLimit(); m.Limit > 0 && m.Limit < permits {
 		log.Warn().Int64("limit_mib", m.Limit/mib).Int64("permits_mib", permits/mib).Str("source", m.Source).
-			Msg("the limits permit more memory than there is; lower limits.body_memory, connections or max_concurrency, or raise it")
+			Msg("less memory may be used than is needed at most, and beyond the limit the kernel ends the program; " + remedy)
 	}
 }

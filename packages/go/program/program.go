@@ -61,6 +61,14 @@ type Exit int
 // Error implements error.
 func (e Exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
+// ExitWith returns what ends the program with that code; 0 is no error.
+func ExitWith(code int) error {
+	if code == exitOK {
+		return nil
+	}
+	return Exit(code)
+}
+
 type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }

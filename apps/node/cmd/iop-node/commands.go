@@ -21,11 +21,12 @@ func rootCommand() *cobra.Command {
 Edge over one TCP connection and serves what the Edge sends. Which providers it serves stands in the Edge's file.
 
   iop-edge token new NAME              on the Edge: makes the token
+  iop-node doctor -c configs/node.yaml says what is wrong, before the first start and later
   iop-node serve -c configs/node.yaml
 
 Every key of the configuration file is explained in configs/node.yaml.`,
 	}
-	root.AddCommand(serveCommand(), checkCommand(), runsCommand(), program.VersionCommand())
+	root.AddCommand(serveCommand(), checkCommand(), doctorCommand(), runsCommand(), program.VersionCommand())
 	return root
 }
 
@@ -47,6 +48,9 @@ Exit code: 0 after a drain, 1 if it couldn't start, broke, or was ended at once.
 	return cmd
 }
 
+// leastMemory is what a node needs with a few executions; how many its Edge sends isn't known at the start.
+const leastMemory = 128 << 20
+
 func serve(file string) error {
 	cfg, err := config.LoadNode(file)
 	if err != nil {
@@ -59,6 +63,7 @@ func serve(file string) error {
 	defer out.Close()
 	const files = 1024 // a provider connection or two for each execution; how many the Edge sends isn't known here
 	program.RaiseFileLimit(log, files)
+	program.WarnMemory(log, leastMemory, "raise it (systemd: MemoryMax=)")
 	for _, edge := range cfg.Edges {
 		if cfg.TLS == nil && !config.Loopback(edge) {
 			log.Warn().Str("edge", edge).Msg("the link isn't encrypted: token and prompts cross the network in the clear, unless a tunnel carries them; set tls, for an edge in mode managed")
