@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"iop/apps/edge"
+	"iop/apps/edge/internal/diagnose"
 	"iop/packages/go/config"
 	"iop/packages/go/logging"
 	"iop/packages/go/program"
@@ -35,6 +36,7 @@ Every key of the configuration file is explained in configs/edge.yaml.`,
 		runCommand(),
 		ctlCommand(),
 		checkCommand(),
+		doctorCommand(),
 		program.Group("token", "Make the tokens that nodes register with", tokenNewCommand()),
 		program.Group("key", "Make the API keys of callers", keyNewCommand()),
 		caCommand(),
@@ -76,7 +78,8 @@ func serve(file string, anyMemory bool) error {
 		return err
 	}
 	defer out.Close()
-	program.RaiseFileLimit(log, filesNeeded(cfg))
+	program.RaiseFileLimit(log, diagnose.FilesNeeded(cfg))
+	program.WarnMemory(log, cfg.MemoryBound().Total(), "lower limits.body_memory, limits.connections, limits.slow_answers or max_concurrency (iop-edge check lists them), or raise it (systemd: MemoryMax=)")
 	if cfg.InsecurePlaintext {
 		log.Warn().Str("listen", cfg.Listen.Nodes).Msg("insecure_plaintext: tokens and prompts cross the network to nodes unencrypted")
 	}
@@ -141,12 +144,4 @@ func aboveMemoryLimit(cfg *config.Edge, limit int64) string {
 	}
 	const mib = 1 << 20
 	return fmt.Sprintf("the limits permit %d MiB, more than half of GOMEMLIMIT (%d MiB)", (total+mib-1)/mib, limit/mib)
-}
-
-// filesNeeded counts the connections that the configuration permits, and some files.
-func filesNeeded(cfg *config.Edge) uint64 {
-	const others = 64
-	b := cfg.MemoryBound()
-	bodies := b.Places + b.Waiting // in files
-	return uint64(cfg.Limits.Connections + bodies + len(cfg.Nodes) + cfg.Limits.Unregistered + others)
 }
