@@ -31,6 +31,7 @@ func (s *Session) execute(t *task) {
 		Edge: s.x.cfg.Edge, RunID: t.runID, Attempt: t.attempt, Generation: s.generation, Kind: t.kind, Adapter: t.adapter,
 		Target: t.target, SessionID: t.sessionID, Background: t.background, Created: t.started,
 	})
+	t.beginSpan()
 	t.start()
 	s.x.work.Go(t.run)
 	t.read()

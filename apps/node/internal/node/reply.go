@@ -49,6 +49,7 @@ type answer struct {
 	bytes      int64  // of the body, or of texts and arguments
 	frames     int64  // of every kind
 	completion string // a run's finish reason
+	model      string // that a run's provider says it runs
 	usage      execution.Usage
 	first      time.Time // of the head, or of the first event
 	err        error     // the first thing that went wrong; nothing is emitted after it

@@ -32,7 +32,8 @@ type rig struct {
 	session *node.Session
 	mux     *transport.Link
 	seen    *observer
-	offers  []pb.Feature // what both sides offered
+	offers  []pb.Feature     // what both sides offered
+	lender  *nodetest.Lender // nil = leases aren't negotiated
 }
 
 type setup struct {
@@ -45,6 +46,7 @@ type setup struct {
 	features []pb.Feature
 	before   func(*node.Executor) // called before the first connection
 	log      zerolog.Logger
+	lender   *nodetest.Lender
 }
 
 // observer records what an executor tells.
@@ -84,7 +86,7 @@ func newRig(t testing.TB, adapter *nodetest.Adapter, change ...func(*setup)) *ri
 	if os.Getenv("IOP_TEST_LOG") != "" {
 		s.log = zerolog.New(zerolog.NewTestWriter(t))
 	}
-	r := &rig{t: t, router: router.New(), adapter: adapter, seen: &observer{late: map[string]int{}}, offers: s.features}
+	r := &rig{t: t, router: router.New(), adapter: adapter, seen: &observer{late: map[string]int{}}, offers: s.features, lender: s.lender}
 	r.x = node.New(node.Config{Edge: "edge:1", Router: r.router, Build: s.build, Timers: s.timers, Observer: r.seen, Log: s.log,
 		Journal: s.journal, Retain: s.retain})
 	if s.before != nil {
@@ -102,7 +104,11 @@ func newRig(t testing.TB, adapter *nodetest.Adapter, change ...func(*setup)) *ri
 	if adapters == nil {
 		adapters = []*pb.AdapterConfig{{Name: "a", Kind: "fake", MaxConcurrency: int32(s.capacity), AdapterRevision: 1}}
 	}
-	r.connect(7, &pb.NodeConfigPayload{Projection: 1, Adapters: adapters})
+	p := &pb.NodeConfigPayload{Projection: 1, Adapters: adapters}
+	if r.lender != nil {
+		p = r.lender.Extend(p)
+	}
+	r.connect(7, p)
 	return r
 }
 
@@ -122,7 +128,10 @@ func (r *rig) attach(generation uint64, local net.Conn) {
 	h := &handler{}
 	mux := transport.NewNodeLink(local, transport.Config{Log: zerolog.Nop()}, h)
 	session := r.x.NewSession(mux, generation, r.offers...)
-	h.session = session
+	if r.lender != nil {
+		session.UseLeases(r.lender.Guard, r.lender.Now)
+	}
+	h.session, h.mux = session, mux
 	r.mux, r.session = mux, session
 	ended := make(chan struct{})
 	go func() {
@@ -133,7 +142,10 @@ func (r *rig) attach(generation uint64, local net.Conn) {
 	r.t.Cleanup(func() { mux.Close(transport.ReasonClosed); <-ended })
 }
 
-type handler struct{ session *node.Session }
+type handler struct {
+	session *node.Session
+	mux     *transport.Link
+}
 
 func (h *handler) Work(s *transport.Stream) { h.session.Work(s) }
 func (h *handler) Control(m *pb.EdgeControl) {
@@ -142,6 +154,10 @@ func (h *handler) Control(m *pb.EdgeControl) {
 		h.session.Cancel(v.Cancel)
 	case *pb.EdgeControl_RunEndedAck:
 		h.session.Acknowledged(v.RunEndedAck.GetRunIds())
+	case *pb.EdgeControl_CredentialRevoked:
+		if ack := h.session.Revoked(v.CredentialRevoked); ack != nil {
+			h.mux.SendRevokeAck(ack)
+		}
 	}
 }
 

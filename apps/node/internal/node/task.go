@@ -14,6 +14,7 @@ import (
 	"iop/apps/node/internal/router"
 	"iop/apps/node/internal/store"
 	"iop/packages/go/execution"
+	"iop/packages/go/tracing"
 	"iop/packages/go/transport"
 )
 
@@ -34,6 +35,7 @@ type order struct {
 	background bool
 	timeLimit  time.Duration // of the whole, 0 = none
 	length     int64         // of the input, -1 = unknown
+	trace      tracing.Context
 }
 
 // work is what tunnels and runs do differently. All of it happens in the adapter's goroutine, but for the terminal,
@@ -45,6 +47,8 @@ type work interface {
 	prepare(in *feed) error
 	// call lets the driver do it. What the driver says goes to the reply.
 	call(ctx context.Context, p execution.Provider) error
+	// operation is what OpenTelemetry calls what the provider is asked for, "" = nothing of its list.
+	operation() string
 	// terminal is how the reply ends.
 	terminal(o outcome, seen answer) []frame
 }
@@ -67,6 +71,7 @@ type task struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	done    chan struct{} // closed when the terminal was written, or can't be
+	spans   spans
 
 	ended atomic.Bool // set under alarms.mu
 	alarms
@@ -135,6 +140,7 @@ func (t *task) run() {
 
 func (t *task) execute() (o outcome) {
 	called := false
+	defer func() { t.endCall(o) }()
 	defer func() {
 		if p := recover(); p != nil {
 			o = t.panicked(p, called)
@@ -155,7 +161,7 @@ func (t *task) execute() (o outcome) {
 	}
 	t.entry.Update(store.Progress{Started: time.Now(), BytesIn: t.body.received()})
 	called = true
-	err = t.work.call(t.ctx, t.place.Adapter().Provider())
+	err = t.work.call(tracing.With(t.ctx, t.beginCall()), t.place.Adapter().Provider())
 	return outcomeOf(t.ctx, err, t.reply.answer())
 }
 
@@ -202,6 +208,7 @@ func (t *task) finish(o outcome) bool {
 		t.executor().drifted(t)
 	}
 	t.record(o, seen, now)
+	t.endSpan(o)
 	t.linger()
 	if err := t.reply.end(t.work.terminal(o, seen)); err != nil {
 		t.logged(zerolog.DebugLevel).Err(err).Msg("nobody took the terminal")
