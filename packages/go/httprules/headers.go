@@ -1,5 +1,5 @@
-// Package httprules says what of an HTTP request or response may pass a hop of IOP: which headers stop there, and
-// which targets, methods and header fields are sound enough to be sent on.
+// Package httprules says what of an HTTP request or response may pass a hop of IOP: which headers stop there, which
+// targets, methods and header fields are sound enough to be sent on, and where a request to a provider goes.
 //
 // The edge applies it to what a caller sent, the node applies it again before a provider gets it, so that neither has
 // to trust the other. It holds rules only: no I/O, no configuration, no list of paths (that belongs to a dialect).
