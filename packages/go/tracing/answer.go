@@ -11,7 +11,7 @@ import (
 // Answer looks beside a provider's answer for the two words of it that a span has: which model answered, and why it
 // stopped. It reads whole JSON bodies, lines of JSON and event streams of the dialects that adapters speak, keeps a
 // bounded piece at most, and takes what it can't read for unknown. It is for answers whose span is recorded: others
-// aren't worth the work. One goroutine uses it.
+// aren't worth the work, and have nil, which takes everything and finds nothing. One goroutine uses it.
 type Answer struct {
 	form   answerForm
 	line   []byte // what there is of the current line, or of the whole body
@@ -51,6 +51,9 @@ func NewAnswer(status int, h http.Header) *Answer {
 
 // Write takes a piece of the body.
 func (a *Answer) Write(p []byte) {
+	if a == nil {
+		return
+	}
 	switch a.form {
 	case formWhole:
 		a.keep(p, maxWhole)
@@ -92,6 +95,9 @@ func (a *Answer) endLine() {
 
 // Words returns what was found, "" = nothing. It is for after the last piece.
 func (a *Answer) Words() (model, finish string) {
+	if a == nil {
+		return "", ""
+	}
 	if len(a.line) > 0 {
 		a.endLine()
 	}

@@ -56,12 +56,15 @@ const (
 	NameExecution = "iop.execution" // the same from the node's side
 )
 
+// OperationChat is the operation of a run.
+const OperationChat = "chat"
+
 // Operation is what the conventions call a request to a provider by its path; "" is no inference, as a list of models.
 func Operation(path string) string {
 	switch {
 	case strings.HasSuffix(path, "/chat/completions"), strings.HasSuffix(path, "/messages"),
 		strings.HasSuffix(path, "/responses"), path == "/api/chat":
-		return genai.GenAIOperationNameChat.Value.AsString()
+		return OperationChat
 	case strings.HasSuffix(path, "/completions"), path == "/api/generate":
 		return genai.GenAIOperationNameTextCompletion.Value.AsString()
 	case strings.HasSuffix(path, "/embeddings"), path == "/api/embed":

@@ -21,6 +21,7 @@ import (
 	"iop/apps/node/internal/router"
 	"iop/apps/node/internal/store"
 	"iop/packages/go/execution"
+	"iop/packages/go/tracing"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -42,6 +43,8 @@ type Config struct {
 	Timers Timers
 	// Observer is told of ends and refusals; nil is nobody.
 	Observer Observer
+	// Tracer shows each execution in its caller's trace; nil = tracing is off.
+	Tracer *tracing.Tracer
 	// Log takes one line per execution, and what went wrong.
 	Log zerolog.Logger
 }
@@ -234,6 +237,7 @@ type Session struct {
 	cancel     context.CancelCauseFunc
 	background bool    // background runs were negotiated
 	ollama     bool    // the command OLLAMA_API was negotiated
+	traces     bool    // opens say where they stand in their callers\' traces
 	leases     *leases // nil = leases weren't negotiated; set before the first Apply
 
 	// guarded by Executor.mu
@@ -258,6 +262,7 @@ func (x *Executor) NewSession(link *transport.Link, generation uint64, features 
 		x: x, link: link, generation: generation, since: time.Now(), ctx: ctx, cancel: cancel,
 		background: slices.Contains(features, pb.Feature_FEATURE_BACKGROUND),
 		ollama:     slices.Contains(features, pb.Feature_FEATURE_OLLAMA_COMMAND),
+		traces:     slices.Contains(features, pb.Feature_FEATURE_TRACE),
 		log:        x.cfg.Log.With().Uint64("connection_generation", generation).Logger(),
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/tracing"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -15,7 +16,9 @@ const maxRunInput = 128 << 20
 
 // run admits one normalized run and executes it.
 func (s *Session) run(stream *transport.Stream, open *pb.WorkOpen, req *pb.RunRequest) {
-	t, f := s.take(stream, runOrder(open.GetAttempt(), req), runKey(req), s.checkRun(req), isExecutor)
+	o := runOrder(open.GetAttempt(), req)
+	o.trace = s.traceOf(open)
+	t, f := s.take(stream, o, runKey(req), s.checkRun(req), isExecutor)
 	if f != nil {
 		s.refuse(stream, req.GetRunId(), f, &pb.RunEvent{Seq: 1, Event: &pb.RunEvent_Rejected{Rejected: rejection(f)}})
 		return
@@ -62,6 +65,7 @@ type runWork struct {
 
 func (w *runWork) accepted() frame                         { return runAccepted(w.open.GetSessionId()) }
 func (w *runWork) terminal(o outcome, seen answer) []frame { return runTerminal(o, seen) }
+func (w *runWork) operation() string                       { return tracing.OperationChat }
 
 // prepare reads the whole content and decodes it.
 func (w *runWork) prepare(in *feed) error {
@@ -121,6 +125,9 @@ func (w *runWork) saw(e execution.Event) {
 	w.note(func(a *answer) {
 		if a.first.IsZero() {
 			a.first = time.Now()
+		}
+		if e.Kind == execution.EventStart {
+			a.model = e.Model
 		}
 		a.bytes += int64(len(e.Text) + len(e.ToolCall.Arguments))
 		if e.Kind == execution.EventUsage && e.Usage.Known() {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/tracing"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -18,7 +19,9 @@ const maxTunnelHeaders = 32 << 10
 
 // tunnel admits one tunnel and executes it.
 func (s *Session) tunnel(stream *transport.Stream, open *pb.WorkOpen, req *pb.ProviderTunnelRequest) {
-	t, f := s.take(stream, tunnelOrder(open.GetAttempt(), req), tunnelKey(req), checkTunnel(req), isTunneler)
+	o := tunnelOrder(open.GetAttempt(), req)
+	o.trace = s.traceOf(open)
+	t, f := s.take(stream, o, tunnelKey(req), checkTunnel(req), isTunneler)
 	if f != nil {
 		s.refuse(stream, req.GetRunId(), f, &pb.ProviderTunnelFrame{
 			Seq: 1, Frame: &pb.ProviderTunnelFrame_Rejected{Rejected: rejection(f)}})
@@ -72,11 +75,15 @@ type tunnelWork struct {
 	req       *execution.TunnelRequest
 	sessionID string
 	expected  int64 // the body's length if the head says it, else -1; guarded by reply.mu
+
+	watched bool            // a span wants to know what the provider says
+	words   *tracing.Answer // what it said
 }
 
 func (w *tunnelWork) accepted() frame                         { return tunnelAccepted(w.sessionID) }
 func (w *tunnelWork) terminal(o outcome, seen answer) []frame { return tunnelTerminal(o, seen) }
 func (w *tunnelWork) prepare(*feed) error                     { return nil } // the adapter reads it
+func (w *tunnelWork) operation() string                       { return tracing.Operation(w.req.Path) }
 func (w *tunnelWork) call(c context.Context, p execution.Provider) error {
 	return p.(execution.Tunneler).Tunnel(c, w.req, w) // checked at the open
 }
@@ -104,6 +111,9 @@ func (w *tunnelWork) Head(status int, header http.Header) error {
 	if n, err := strconv.ParseInt(header.Get("Content-Length"), 10, 64); err == nil {
 		w.expected = n
 	}
+	if w.watched {
+		w.words = tracing.NewAnswer(status, header)
+	}
 	return nil
 }
 
@@ -114,6 +124,7 @@ func (w *tunnelWork) Body(p []byte) error {
 	if err := w.openLocked(); err != nil {
 		return err
 	}
+	w.words.Write(p)
 	for len(p) > 0 {
 		piece := p[:min(len(p), transport.MaxBody)]
 		p = p[len(piece):]
