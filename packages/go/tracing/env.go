@@ -96,8 +96,8 @@ func (e *env) check(endpoint string) {
 	switch u, err := url.Parse(endpoint); {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		e.refuse(name, "isn't an http:// or https:// address, as in http://127.0.0.1:4318")
-	case u.User != nil:
-		e.refuse(name, "names a user; a key belongs into OTEL_EXPORTER_OTLP_HEADERS")
+	case u.User != nil || u.RawQuery != "":
+		e.refuse(name, "has a user or a query; a key belongs into OTEL_EXPORTER_OTLP_HEADERS")
 	}
 	if value, name := e.otlp("PROTOCOL"); value != "" && value != "http/protobuf" {
 		e.refuse(name, "%q isn't spoken here; use http/protobuf, which receivers take on port 4318", value)

@@ -62,6 +62,7 @@ func TestEnvironmentIsRefused(t *testing.T) {
 		{"OTEL_TRACES_EXPORTER", "zipkin", "otlp"},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "localhost:4318", "http://"},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://user:secret@c", "OTEL_EXPORTER_OTLP_HEADERS"},
+		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c/v1/traces?key=secret", "OTEL_EXPORTER_OTLP_HEADERS"},
 		{"OTEL_EXPORTER_OTLP_HEADERS", "secret", "name=value"},
 		{"OTEL_EXPORTER_OTLP_HEADERS", "a=%zzsecret", "name=value"},
 		{"OTEL_EXPORTER_OTLP_HEADERS", "a=secret%0a", "can't be sent"},

@@ -66,17 +66,23 @@ func Open(cfg *Config, log zerolog.Logger) (*Tracer, error) {
 	return &Tracer{tracer: p.Tracer("iop"), provider: p, client: c}, nil
 }
 
-// Close delivers what was recorded, until ctx ends and for two seconds at most. Spans that end later are lost.
-func (t *Tracer) Close(ctx context.Context) {
+// Close delivers what was recorded, for two seconds at most and until atOnce is closed (nil never is). Spans that end
+// later are lost.
+func (t *Tracer) Close(atOnce <-chan struct{}) {
 	if t == nil {
 		return
 	}
 	limit, cancel := context.WithTimeout(context.Background(), closeLimit)
 	defer cancel()
-	// What can't be delivered any more fails at once, and the queue runs empty: Shutdown itself leaves its goroutine
-	// behind when its context ends too early.
-	defer context.AfterFunc(ctx, t.client.abort)()
-	defer context.AfterFunc(limit, t.client.abort)()
+	go func() { // ends with Close
+		select {
+		case <-atOnce:
+		case <-limit.Done():
+		}
+		// What can't be delivered any more fails at once, and the queue runs empty: Shutdown alone would leave its
+		// goroutine behind.
+		t.client.abort()
+	}()
 	if err := t.provider.Shutdown(limit); err != nil {
 		t.client.complain(err, 0)
 	}

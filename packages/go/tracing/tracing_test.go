@@ -1,7 +1,6 @@
 package tracing
 
 import (
-	"context"
 	"runtime"
 	"strings"
 	"testing"
@@ -25,7 +24,7 @@ func started(t *testing.T, change func(*Config)) (*Tracer, *tracingtest.Receiver
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { tracer.Close(context.Background()) })
+	t.Cleanup(func() { tracer.Close(nil) })
 	return tracer, r
 }
 
@@ -52,8 +51,8 @@ func TestSpans(t *testing.T) {
 	child.End()
 	server.End()
 	tracer.Start(Context{}, Internal, "of nobody").End()
-	tracer.Close(context.Background())
-	tracer.Close(context.Background())
+	tracer.Close(nil)
+	tracer.Close(nil)
 
 	spans := r.Spans()
 	if len(spans) != 3 {
@@ -89,7 +88,7 @@ func TestTextsAreBounded(t *testing.T) {
 	s.Text(KeyNode, "bad\xff\xfe")
 	s.Fail("\xff")
 	s.End()
-	tracer.Close(context.Background())
+	tracer.Close(nil)
 	spans := r.Spans()
 	if len(spans) != 1 {
 		t.Fatalf("%d spans arrived, want 1", len(spans))
@@ -117,7 +116,7 @@ func TestUnsampledCallers(t *testing.T) {
 	}
 	s.Child(Client, "y").End()
 	s.End()
-	tracer.Close(context.Background())
+	tracer.Close(nil)
 	if n := len(r.Spans()); n != 0 {
 		t.Errorf("%d spans were exported", n)
 	}
@@ -169,7 +168,7 @@ func TestOffCostsNothing(t *testing.T) {
 	if got := everything(off, parent); got.Traceparent() != callers {
 		t.Errorf("the caller's place isn't carried on: %q", got.Traceparent())
 	}
-	off.Close(context.Background())
+	off.Close(nil)
 }
 
 func BenchmarkOff(b *testing.B) {
@@ -184,7 +183,7 @@ func BenchmarkOn(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer tracer.Close(context.Background())
+	defer tracer.Close(nil)
 	parent := Parse(callers, "")
 	for b.Loop() {
 		everything(tracer, parent)
