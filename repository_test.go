@@ -54,7 +54,7 @@ var mayImport = map[string][]string{
 		"apps/edge/internal/dialect", "apps/edge/internal/events", "apps/edge/internal/node", "apps/edge/internal/service"},
 	"apps/edge/internal/edgetest": {"apps/edge/internal", "packages/go", "proto/iop"}, // test support
 	"apps/edge/internal/diagnose": {"packages/go/doctor", "packages/go/config", "packages/go/execution", "packages/go/identity", "packages/go/program", "apps/edge/internal/credential"},
-	"apps/edge/cmd":               {"apps/edge", "packages/go/config", "packages/go/doctor", "packages/go/identity", "packages/go/logging", "packages/go/program"},
+	"apps/edge/cmd":               {"apps/edge", "packages/go/config", "packages/go/doctor", "packages/go/identity", "packages/go/logging", "packages/go/program", "packages/go/tracing"},
 	"apps/edge":                   {"apps/edge/internal", "packages/go"},
 
 	"apps/node/internal/adapters":             {"packages/go/tracing", "packages/go/execution", "packages/go/httprules", "apps/node/internal/adapters"},
@@ -68,7 +68,7 @@ var mayImport = map[string][]string{
 	"apps/node/internal/adapters/adaptertest": {"packages/go/execution", "packages/go/httprules", "packages/go/patience", "apps/node/internal/adapters", "e2e/fakeprovider"}, // test support
 	"apps/node/internal/diagnose": {"proto/iop", "packages/go/doctor", "packages/go/config", "packages/go/execution", "packages/go/identity", "packages/go/program", "packages/go/transport",
 		"apps/node/internal/adapters", "apps/node/internal/store", "apps/node/internal/transport"},
-	"apps/node/cmd": {"apps/node", "packages/go/config", "packages/go/doctor", "packages/go/logging", "packages/go/program"},
+	"apps/node/cmd": {"apps/node", "packages/go/config", "packages/go/doctor", "packages/go/logging", "packages/go/program", "packages/go/tracing"},
 	"apps/node":     {"apps/node/internal", "packages/go"},
 
 	"e2e":     {"e2e", "apps/edge", "apps/node", "packages/go", "proto/iop"},

@@ -15,6 +15,7 @@ import (
 
 	"iop/apps/edge/internal/admin"
 	"iop/apps/edge/internal/admission"
+	"iop/apps/edge/internal/credential"
 	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/httpapi"
 	"iop/apps/edge/internal/node"
@@ -25,6 +26,7 @@ import (
 	"iop/packages/go/faultpoint"
 	"iop/packages/go/identity"
 	"iop/packages/go/logging"
+	"iop/packages/go/tracing"
 )
 
 // Addrs are the addresses that an edge listens on.
@@ -40,6 +42,8 @@ type Options struct {
 	Log zerolog.Logger
 	// Version is what the edge calls itself; "" is "dev".
 	Version string
+	// Tracing says where spans go; nil = nowhere.
+	Tracing *tracing.Config
 	// OnListen is called once, when all listeners are open.
 	OnListen func(Addrs)
 	// Reload asks for the configuration's file to be read again; it is, too, when it changes. Nil never asks.
@@ -63,7 +67,12 @@ func Run(ctx context.Context, cfg *config.Edge, opts Options) error {
 	if err != nil {
 		return err
 	}
-	g, err := build(cfg, generations, opts)
+	tracer, err := tracing.Open(opts.Tracing, opts.Log)
+	if err != nil {
+		return errors.Join(err, generations.Close())
+	}
+	defer tracer.Close(opts.Kill)
+	g, err := build(cfg, generations, tracer, opts)
 	if err != nil {
 		return errors.Join(err, generations.Close())
 	}
@@ -82,7 +91,8 @@ type graph struct {
 	service   *service.Service
 	handler   *httpapi.Handler
 	nodes     *transport.Server
-	identity  *identity.Source // nil = mode dev
+	identity  *identity.Source  // nil = mode dev
+	leases    *credential.Store // nil = mode dev
 	events    *events.Bus
 	callers   *http.Server
 	admin     *http.Server // nil = off
@@ -92,7 +102,7 @@ type graph struct {
 
 type listeners struct{ nodes, http, admin net.Listener }
 
-func build(cfg *config.Edge, generations *node.Generations, opts Options) (*graph, error) {
+func build(cfg *config.Edge, generations *node.Generations, tracer *tracing.Tracer, opts Options) (*graph, error) {
 	// Projection numbers must grow across restarts, as generations do: they come from the same numbers.
 	version, err := generations.Next()
 	if err != nil {
@@ -120,7 +130,17 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 	places := &places{Scheduler: g.scheduler}
 	registry = node.New(node.Config{State: current, Scheduler: places, Events: bus, Generations: generations, Log: opts.Log})
 	g.events = bus
-	l.registry, l.waiting = registry, func() { g.service.Reconfigured() }
+	if g.leases, err = openLeases(cfg, current, registry.EdgeID(), credential.Config{Events: bus, Log: opts.Log}); err != nil {
+		return nil, err
+	}
+	var leases transport.Leases // not a nil *credential.Store in an interface
+	var lends service.Leases
+	if g.leases != nil {
+		leases, lends = g.leases, lender{g.leases}
+		g.connectLeases(g.leases, registry)
+	}
+	l.registry, l.leases, l.waiting = registry, g.leases, func() { g.service.Reconfigured() }
+	l.tell = func() { registry.Reconfigured(transport.Must(transport.Payloads(leases))) }
 	view := &view{registry: registry, scheduler: g.scheduler, places: places}
 	metrics := admin.NewMetrics(opts.Version, admin.Sources{
 		Nodes: view.nodes, Ended: registry.Ended, NodeIgnored: registry.Ignored, Places: g.scheduler.Snapshot,
@@ -129,25 +149,25 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 		Frames:     func() map[string]uint64 { return g.service.Frames() },
 		LateFrames: func() map[string]uint64 { return g.service.LateFrames() },
 		Bus:        bus.Stats, BodyBytes: func() int64 { return g.handler.BodyBytes() }, Offered: view.offered,
-		Config: func() uint64 { return current().Version },
+		Config: func() uint64 { return current().Version }, Slots: g.slotStatus, Leases: g.leaseCounts,
 	})
 	l.told = func(changed bool, err error) {
 		metrics.Reloaded(changed, err)
 		publishReload(bus, current().Version, changed, err)
 	}
 	g.service = service.New(service.Config{
-		State: current, Scheduler: g.scheduler, Nodes: connections{registry}, Commands: connections{registry}.commands, Events: bus, Log: opts.Log,
-		Observers:     []service.Observer{metrics},
+		State: current, Scheduler: g.scheduler, Nodes: connections{registry}, Commands: connections{registry}.commands, Events: bus, Tracer: tracer, Log: opts.Log,
+		Leases: lends, Observers: []service.Observer{metrics},
 		DispatchLimit: cfg.Timers.DispatchLimit, TerminalWait: cfg.Timers.TerminalWait,
 		DetachedLimit: cfg.Timers.DetachedLimit, MaxInput: cfg.Limits.Body, SlowAnswers: cfg.Limits.SlowAnswers,
 	})
 	g.nodes = transport.NewServer(transport.Config{
-		Registry: registry, Identity: g.identity, Runs: g.service, Events: bus, Log: opts.Log, Timers: linkTimers(cfg.Timers),
+		Registry: registry, Identity: g.identity, Runs: g.service, Leases: leases, Events: bus, Log: opts.Log, Timers: linkTimers(cfg.Timers),
 		MaxUnregistered: cfg.Limits.Unregistered, MaxHandshakes: cfg.Limits.Handshakes,
 	})
 	g.handler = httpapi.New(httpapi.Config{
 		State: current, Tunnels: g.service, Runs: g.service, Commands: g.service, Offers: view.offers,
-		Observers: []service.Observer{metrics}, Log: opts.Log,
+		Observers: []service.Observer{metrics}, Tracer: tracer, Log: opts.Log,
 		Limits: cfg.Limits, Origins: cfg.CORS.Origins, WriteIdle: cfg.Timers.WriteIdle,
 	})
 	g.callers = httpapi.NewServer(httpapi.ServerConfig{Handler: g.handler, HeaderRead: cfg.Timers.HeaderRead,
@@ -162,6 +182,7 @@ func build(cfg *config.Edge, generations *node.Generations, opts Options) (*grap
 			Listen: cfg.Listen.Admin, State: current, NotReady: view.notReady, Nodes: view.nodes,
 			Queue: g.scheduler.Snapshot, Metrics: metrics, Log: opts.Log,
 			Runs: g.service.Runs, Explain: g.service.Explain, Events: bus, Find: g.find, AsRun: httpapi.GoesAsRun,
+			Slots: g.slots(),
 			Steer: admin.Steering{
 				Cancel:  func(id string) service.CancelResult { return g.service.Cancel(id, execution.CauseAPI) },
 				Command: g.service.Command, SetDrained: registry.SetDrained, Release: g.release(bus),
@@ -266,6 +287,9 @@ func (g *graph) serve(ctx context.Context, opts Options) error {
 	if len(g.cfg.Files) > 0 {
 		g.live.bind(addrs)
 		group.Go(func() error { g.live.follow(broken, opts.Reload); return nil })
+	}
+	if g.leases != nil {
+		group.Go(func() error { g.leases.Run(nodes); return nil })
 	}
 	if g.identity != nil {
 		group.Go(func() error { g.followIdentity(nodes); return nil })

@@ -27,6 +27,7 @@ import (
 	"iop/packages/go/faultpoint"
 	"iop/packages/go/identity"
 	"iop/packages/go/logging"
+	"iop/packages/go/tracing"
 )
 
 // Options is what a caller of [Run] may hand in beside the configuration. The zero value is usable.
@@ -35,6 +36,8 @@ type Options struct {
 	Log zerolog.Logger
 	// Version is what the node calls itself at registration and in its status; "" is "dev".
 	Version string
+	// Tracing says where spans go; nil = nowhere.
+	Tracing *tracing.Config
 	// OnReady is called each time that an Edge confirmed this node as dispatchable, with the Edge's address. It must
 	// not block.
 	OnReady func(edge string)
@@ -73,6 +76,11 @@ const (
 func Run(ctx context.Context, cfg *config.Node, opts Options) error {
 	opts.Version = cmp.Or(opts.Version, "dev")
 	metrics := admin.NewMetrics()
+	tracer, err := tracing.Open(opts.Tracing, opts.Log)
+	if err != nil {
+		return err
+	}
+	defer tracer.Close(opts.Kill)
 	record, err := openJournal(cfg, opts)
 	if err != nil {
 		return err
@@ -82,7 +90,7 @@ func Run(ctx context.Context, cfg *config.Node, opts Options) error {
 			opts.Log.Error().Err(err).Msg("the journal wasn't closed in order")
 		}
 	}()
-	p, err := newProgram(cfg, opts, metrics, record)
+	p, err := newProgram(cfg, opts, metrics, tracer, record)
 	if err != nil {
 		return err
 	}
@@ -112,7 +120,7 @@ type program struct {
 	identity  *identity.Source // nil = the links are plaintext
 }
 
-func newProgram(cfg *config.Node, opts Options, observer node.Observer, record *journal) (*program, error) {
+func newProgram(cfg *config.Node, opts Options, observer node.Observer, tracer *tracing.Tracer, record *journal) (*program, error) {
 	p := &program{
 		opts: opts, record: record,
 		drain: cmp.Or(cfg.Timers.Drain, drainLimit), stop: cmp.Or(cfg.Timers.AdapterStop, adapterStop) + time.Second,
@@ -142,6 +150,7 @@ func newProgram(cfg *config.Node, opts Options, observer node.Observer, record *
 	for _, edge := range distinct(cfg.Edges) {
 		x := node.New(node.Config{
 			Edge: edge, Router: table, Build: build, Journal: record.rows, Timers: workTimers(cfg.Timers), Observer: observer,
+			Tracer: tracer,
 			Retain: func(maxAge time.Duration, maxRows int) { record.retain(edge, maxAge, maxRows) },
 			Log:    opts.Log.With().Str("edge", edge).Logger(),
 		})

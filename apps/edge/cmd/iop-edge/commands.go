@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
 	"runtime/debug"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 	"iop/packages/go/config"
 	"iop/packages/go/logging"
 	"iop/packages/go/program"
+	"iop/packages/go/tracing"
 )
 
 func rootCommand() *cobra.Command {
@@ -73,6 +75,10 @@ func serve(file string, anyMemory bool) error {
 	if text := aboveMemoryLimit(cfg, debug.SetMemoryLimit(-1)); text != "" && !anyMemory {
 		return fmt.Errorf("%s; lower them, raise GOMEMLIMIT, or start with --ignore-memory-bound", text)
 	}
+	traces, err := tracing.FromEnv(os.Getenv, "iop-edge", program.Version())
+	if err != nil {
+		return err
+	}
 	log, out, err := logging.New(logging.Config{Level: cfg.Log.Level, Format: cfg.Log.Format})
 	if err != nil {
 		return err
@@ -86,8 +92,11 @@ func serve(file string, anyMemory bool) error {
 	if cfg.Listen.HTTPTLS == nil && !config.Loopback(cfg.Listen.HTTP) {
 		log.Warn().Str("listen", cfg.Listen.HTTP).Msg("plain HTTP outside loopback: put a proxy with TLS in front, or set listen.http_tls")
 	}
+	if traces != nil {
+		log.Info().Str("endpoint", traces.Endpoint).Str("service", traces.Service).Msg("traces are exported")
+	}
 	return program.Serve(log, func(ctx context.Context, signals program.Signals) error {
-		return edge.Run(ctx, cfg, edge.Options{Log: log, Version: program.Version(), Kill: signals.Kill, Reload: signals.Reload})
+		return edge.Run(ctx, cfg, edge.Options{Log: log, Version: program.Version(), Tracing: traces, Kill: signals.Kill, Reload: signals.Reload})
 	})
 }
 
@@ -97,7 +106,8 @@ func checkCommand() *cobra.Command {
 		Use:   "check -c FILE",
 		Short: "Check a configuration file without starting",
 		Long: `Check a configuration file without starting: everything that is wrong is printed at once, with file, line and path, and
-the exit code is 1. A file that is right is summed up, with the memory that its limits permit.`,
+the exit code is 1. A file that is right is summed up, with the memory that its limits permit. The source of each slot is
+read: its kind, the key's length and a fingerprint are shown, and never the key.`,
 		Example: `  iop-edge check -c configs/edge.yaml`,
 		Args:    program.Args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -109,8 +119,10 @@ the exit code is 1. A file that is right is summed up, with the memory that its 
 			if warning := aboveMemoryLimit(cfg, debug.SetMemoryLimit(-1)); warning != "" {
 				text += "warning: " + warning + "; serve refuses to start without --ignore-memory-bound\n"
 			}
-			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
-			return err
+			if _, err = fmt.Fprint(cmd.OutOrStdout(), text); err != nil {
+				return err
+			}
+			return checkSlots(cmd.OutOrStdout(), cfg)
 		},
 	}
 	program.ConfigFlag(cmd, &file)
@@ -125,6 +137,9 @@ func summary(cfg *config.Edge) string {
 	parts := []string{
 		program.Count(len(cfg.Nodes), "node"), program.Count(adapters, "adapter"),
 		program.Count(len(cfg.Routes), "route"), program.Count(len(cfg.Principals), "principal"),
+	}
+	if len(cfg.Slots) > 0 {
+		parts = append(parts, program.Count(len(cfg.Slots), "slot"))
 	}
 	if cfg.Managed() {
 		parts = append(parts, "mode managed, trust domain "+cfg.TLS.TrustDomain)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 	"iop/packages/go/config"
 	"iop/packages/go/logging"
 	"iop/packages/go/program"
+	"iop/packages/go/tracing"
 )
 
 func rootCommand() *cobra.Command {
@@ -56,6 +58,10 @@ func serve(file string) error {
 	if err != nil {
 		return err
 	}
+	traces, err := tracing.FromEnv(os.Getenv, "iop-node", program.Version())
+	if err != nil {
+		return err
+	}
 	log, out, err := logging.New(logging.Config{Level: cfg.Log.Level, Format: cfg.Log.Format})
 	if err != nil {
 		return err
@@ -69,9 +75,12 @@ func serve(file string) error {
 			log.Warn().Str("edge", edge).Msg("the link isn't encrypted: token and prompts cross the network in the clear, unless a tunnel carries them; set tls, for an edge in mode managed")
 		}
 	}
+	if traces != nil {
+		log.Info().Str("endpoint", traces.Endpoint).Str("service", traces.Service).Msg("traces are exported")
+	}
 	return program.Serve(log, func(ctx context.Context, signals program.Signals) error {
 		if cfg.TLS != nil {
-			return node.Run(ctx, cfg, node.Options{Log: log, Version: program.Version(), Reload: signals.Reload, Kill: signals.Kill})
+			return node.Run(ctx, cfg, node.Options{Log: log, Version: program.Version(), Tracing: traces, Reload: signals.Reload, Kill: signals.Kill})
 		}
 		go func() { // ends with the program's draining
 			for {
@@ -83,7 +92,7 @@ func serve(file string) error {
 				}
 			}
 		}()
-		return node.Run(ctx, cfg, node.Options{Log: log, Version: program.Version(), Kill: signals.Kill})
+		return node.Run(ctx, cfg, node.Options{Log: log, Version: program.Version(), Tracing: traces, Kill: signals.Kill})
 	})
 }
 
