@@ -15,6 +15,7 @@ import (
 	"iop/apps/node"
 	"iop/packages/go/config"
 	"iop/packages/go/patience"
+	"iop/packages/go/tracing"
 )
 
 // Node is a node that runs in this process.
@@ -40,6 +41,17 @@ func StartNodeAs(t testing.TB, token, addr, timers string) *Node {
 // StartNodeOn starts a node that shows the given token to each of several addresses.
 func StartNodeOn(t testing.TB, token string, addrs []string, timers string) *Node {
 	t.Helper()
+	return startNode(t, token, addrs, timers, nil)
+}
+
+// StartNodeTraced starts a node that shows the given token, and its spans to whom trace says.
+func StartNodeTraced(t testing.TB, token, addr string, trace *tracing.Config) *Node {
+	t.Helper()
+	return startNode(t, token, []string{addr}, "", trace)
+}
+
+func startNode(t testing.TB, token string, addrs []string, timers string, trace *tracing.Config) *Node {
+	t.Helper()
 	dir := t.TempDir()
 	edges, _ := json.Marshal(addrs)
 	text := fmt.Sprintf("edges: %s\ntoken: file:./node.token\ndata_dir: ./data\nadmin: {listen: \"127.0.0.1:0\"}\n", edges)
@@ -57,7 +69,7 @@ func StartNodeOn(t testing.TB, token string, addrs []string, timers string) *Nod
 	}
 	n := &Node{t: t, Log: &Log{}, admin: make(chan net.Addr, 1)}
 	n.run = start(func(ctx context.Context, kill <-chan struct{}) error {
-		return node.Run(ctx, cfg, node.Options{Log: zerolog.New(n.Log).Level(zerolog.DebugLevel), Kill: kill,
+		return node.Run(ctx, cfg, node.Options{Log: zerolog.New(n.Log).Level(zerolog.DebugLevel), Kill: kill, Tracing: traced(trace, "node"),
 			OnAdmin: func(addr net.Addr) { n.admin <- addr }})
 	})
 	t.Cleanup(func() {

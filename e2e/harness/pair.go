@@ -19,6 +19,7 @@ import (
 	"iop/apps/edge"
 	"iop/packages/go/config"
 	"iop/packages/go/patience"
+	"iop/packages/go/tracing"
 )
 
 // Options say what the files of an edge and its node hold beyond the least. All of it is YAML.
@@ -32,6 +33,7 @@ type Options struct {
 	MoreNodes  string // further entries of nodes:, a flow sequence without brackets
 	Dial       string // where the node dials; "" = the edge
 	NoNode     bool
+	Tracing    *tracing.Config // of both; they call themselves "edge" and "node"
 }
 
 // Edge is an edge that runs in this process.
@@ -84,6 +86,16 @@ func (r *runner) killNow(t testing.TB) error {
 	return r.err
 }
 
+// traced is the configuration as one of the programs has it.
+func traced(c *tracing.Config, service string) *tracing.Config {
+	if c == nil {
+		return nil
+	}
+	own := *c
+	own.Service = service
+	return &own
+}
+
 const token = "e2e-node-token-0123456789abcdef0123456789abcdef"
 
 // Pair starts an edge and, unless told otherwise, its node "box", and waits until the node is ready. Both end with the
@@ -98,7 +110,7 @@ func Pair(t testing.TB, o Options) (*Edge, *Node) {
 	if dial == "" {
 		dial = e.Addr.Nodes.String()
 	}
-	n := StartNode(t, dial, o.NodeTimers)
+	n := startNode(t, token, []string{dial}, o.NodeTimers, o.Tracing)
 	e.AwaitReady("box")
 	return e, n
 }
@@ -144,7 +156,7 @@ func StartEdgeIn(t testing.TB, dir, nodes string, o Options) *Edge {
 	e := &Edge{t: t, Dir: dir, Log: &Log{}}
 	listening := make(chan edge.Addrs, 1)
 	e.run = start(func(ctx context.Context, kill <-chan struct{}) error {
-		return edge.Run(ctx, cfg, edge.Options{Log: zerolog.New(e.Log).Level(zerolog.DebugLevel), Kill: kill,
+		return edge.Run(ctx, cfg, edge.Options{Log: zerolog.New(e.Log).Level(zerolog.DebugLevel), Kill: kill, Tracing: traced(o.Tracing, "edge"),
 			OnListen: func(a edge.Addrs) { listening <- a }})
 	})
 	t.Cleanup(func() {
