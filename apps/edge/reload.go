@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"iop/apps/edge/internal/credential"
 	"iop/apps/edge/internal/node"
 	"iop/apps/edge/internal/transport"
 	"iop/packages/go/config"
@@ -22,6 +23,8 @@ type live struct {
 	state       atomic.Pointer[config.State]
 	generations *node.Generations
 	registry    *node.Registry
+	leases      *credential.Store             // nil = mode dev
+	tell        func()                        // brings what is connected in line with the state in force
 	identity    chan struct{}                 // has the files of the identity read again; capacity 1
 	told        func(changed bool, err error) // of each try, after it
 	waiting     func()                        // has those who wait look again
@@ -89,7 +92,10 @@ func (l *live) reload(why string) {
 	default:
 		// Whoever asks from here on gets the new one, and what is connected is brought in line after.
 		l.state.Store(state)
-		l.registry.Reconfigured(transport.MustPayload)
+		if l.leases != nil {
+			l.leases.Reconfigured()
+		}
+		l.tell()
 		l.waiting()
 		l.log.Info().Str("why", why).Uint64("version", state.Version).Strs("changed", old.Edge.Differs(next)).Msg("configuration reloaded")
 	}
@@ -116,6 +122,11 @@ func (l *live) check(old *config.State, next *config.Edge) (*config.State, error
 	for i := range next.Nodes {
 		if _, err := transport.Payload(state.Projection(next.Nodes[i].ID)); err != nil {
 			return nil, fmt.Errorf("%s: node %s: %w", next.Path, next.Nodes[i].ID, err)
+		}
+	}
+	if l.leases != nil {
+		if err := l.leases.Check(state); err != nil {
+			return nil, fmt.Errorf("%s: %w", next.Path, err)
 		}
 	}
 	return state, nil

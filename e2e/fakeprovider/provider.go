@@ -10,6 +10,7 @@ import (
 	"bufio"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"net"
 	"net/http/httptest"
 	"sync"
@@ -26,6 +27,7 @@ type Provider struct {
 	listener net.Listener
 	scheme   string
 	roots    *x509.CertPool
+	cert     []byte // of a provider with TLS, DER
 	done     chan struct{}
 	serving  sync.WaitGroup
 
@@ -61,6 +63,7 @@ func NewTLS(t testing.TB, s Script) *Provider {
 	p.scheme = "https://"
 	p.roots = x509.NewCertPool()
 	p.roots.AddCert(lender.Certificate())
+	p.cert = lender.Certificate().Raw
 	t.Cleanup(p.Close)
 	return p
 }
@@ -91,6 +94,11 @@ func (p *Provider) Addr() string { return p.listener.Addr().String() }
 
 // Roots returns what trusts the certificate of a provider with TLS, nil without.
 func (p *Provider) Roots() *x509.CertPool { return p.roots }
+
+// CertPEM returns the certificate of a provider with TLS, which vouches for itself.
+func (p *Provider) CertPEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.cert})
+}
 
 // Use replaces the script, for requests whose head isn't read yet.
 func (p *Provider) Use(s Script) {
