@@ -98,6 +98,14 @@ func (h *handler) slots(w http.ResponseWriter, r *http.Request) {
 	if h.noSlots(w, r) {
 		return
 	}
+	h.write(w, http.StatusOK, map[string]any{"slots": h.slotViews()})
+}
+
+// slotViews are the slots, none where there are none.
+func (h *handler) slotViews() []SlotView {
+	if h.cfg.Slots == nil {
+		return []SlotView{}
+	}
 	status := h.cfg.Slots.Status()
 	views := make([]SlotView, len(status))
 	for i, s := range status {
@@ -105,7 +113,7 @@ func (h *handler) slots(w http.ResponseWriter, r *http.Request) {
 			Header: s.Header, Origin: s.Origin, Nodes: listed(s.Nodes), Length: s.Length, Fingerprint: s.Fingerprint,
 			Since: known(s.Since), LastRefresh: known(s.LastRefresh), Routes: listed(s.Routes)}
 	}
-	h.write(w, http.StatusOK, map[string]any{"slots": views})
+	return views
 }
 
 // noSlots refuses what is asked of slots where there are none.

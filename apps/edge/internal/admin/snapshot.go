@@ -24,6 +24,7 @@ type snapshotView struct {
 	Warnings []string        `json:"warnings"` // what deserves attention, for people
 	Nodes    []node.NodeView `json:"nodes"`
 	Queue    queueView       `json:"queue"`
+	Slots    []SlotView      `json:"slots"`
 	Live     runsView        `json:"live"`  // those that began first, the oldest first
 	Ended    runsView        `json:"ended"` // those that ended last, the newest first
 }
@@ -38,7 +39,7 @@ type runsView struct {
 func (h *handler) snapshot(w http.ResponseWriter, _ *http.Request) {
 	v := snapshotView{EventID: h.showID(h.cfg.Events.Stats().Published), At: time.Now(), Version: h.cfg.Version}
 	runs := h.cfg.Runs()
-	v.Nodes, v.Queue = h.nodeViews(), h.queueOf(runs)
+	v.Nodes, v.Queue, v.Slots = h.nodeViews(), h.queueOf(runs), h.slotViews()
 	v.Reasons = append([]string{}, h.cfg.NotReady()...)
 	v.Warnings = h.warnings(v.Nodes, &v.Queue)
 	v.Live, v.Ended = splitRuns(runs)

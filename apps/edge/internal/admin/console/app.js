@@ -25,13 +25,12 @@ const tick = 1000; // ages count up
 
 // What is shown. now() is the Edge's clock; it stands still while nothing comes, as all that is shown does.
 const view = {
-  phase: 'loading', snapshot: null, slots: [], connected: false,
+  phase: 'loading', snapshot: null, connected: false,
   taken: 0, // performance.now() when the snapshot came
   frozen: null, // performance.now() when the connection broke
   now: () => Date.parse(view.snapshot.at) + (view.frozen ?? performance.now()) - view.taken,
 };
 const firstVersion = { seen: '' };
-let slotsWanted = true;
 let drawing = 0;
 let generation = 0; // of the times that the page was started; what is of an earlier one is dropped
 
@@ -39,8 +38,7 @@ const events = new Events();
 const runDialog = new RunDialog();
 const cancel = makeCancel((text) => setText(byId('said'), text));
 const open = (run, opener) => runDialog.open(run.run_id, opener);
-const parts = [renderGlance, renderNodes, makeQueue(), makeLive({ open, cancel }), makeEnded({ open }), makeWhy()];
-const renderSlots = makeSlots();
+const parts = [renderGlance, renderNodes, makeQueue(), makeLive({ open, cancel }), makeEnded({ open }), makeSlots(), makeWhy()];
 
 const feed = new Feed({
   open() {
@@ -49,7 +47,6 @@ const feed = new Feed({
   },
   event(e) {
     events.add(e);
-    if (String(e.kind).startsWith('slot')) slotsWanted = true;
     refresh.want();
     draw();
   },
@@ -61,11 +58,6 @@ const refresh = new Refresh(async () => {
   const mine = generation;
   try {
     const next = await getJSON('snapshot');
-    if (slotsWanted) {
-      slotsWanted = false;
-      const slots = await getSlots();
-      if (mine === generation) view.slots = slots;
-    }
     if (mine !== generation) return;
     Object.assign(view, { snapshot: next, taken: performance.now() });
     firstVersion.seen ||= next.version;
@@ -78,19 +70,8 @@ const refresh = new Refresh(async () => {
   }
 });
 
-// getSlots gets the slots; an Edge without any may have no such endpoint.
-async function getSlots() {
-  try {
-    return (await getJSON('slots')).slots ?? [];
-  } catch (error) {
-    if (error instanceof Refused && error.status === 404) return [];
-    throw error;
-  }
-}
-
 // reconnect takes a snapshot that didn't come for a connection that is broken, though the stream hasn't noticed.
 function reconnect(error) {
-  slotsWanted = true;
   stop();
   enter('lost', { error, ms: 1000 });
   const mine = generation;
@@ -183,7 +164,6 @@ function redraw() {
   const { version } = view.snapshot;
   setText(byId('version'), version === firstVersion.seen ? version : `${version}; this page is of ${firstVersion.seen}, reload it`);
   for (const render of parts) render(view);
-  renderSlots(view.slots);
   events.render();
 }
 

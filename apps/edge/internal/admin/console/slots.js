@@ -21,7 +21,8 @@ export function makeSlots() {
     { name: 'Routes', cell: text((s) => s.routes.join(', ') || '–') },
     { name: 'Nodes', cell: text((s) => s.nodes.join(', ') || '–') },
   ], { key: (s) => s.id, refuge: byId('slots-title') });
-  return (list) => {
+  return (view) => {
+    const list = view.snapshot.slots;
     show(byId('slots'), list.length > 0);
     show(byId('nav-slots'), list.length > 0);
     setText(byId('slots-count'), String(list.length));
