@@ -38,7 +38,7 @@ type Config struct {
 	Dir string
 	// SigningKey is the path of the key that leases are signed with; "" is lease.key in Dir.
 	SigningKey string
-	// Events is told of refused leases and of what becomes of slots.
+	// Events is told of refused leases and of what becomes of slots; nil = nobody is.
 	Events *events.Bus
 	// Log takes the audit.
 	Log zerolog.Logger
