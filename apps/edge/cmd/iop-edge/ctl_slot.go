@@ -113,10 +113,13 @@ func agoOr(t *time.Time) string {
 	return ago(*t)
 }
 
-// keyText is what is said of a key: its fingerprint and its length.
+// keyText is what is said of a key: its fingerprint, which an edge that was never started can't make, and its length.
 func keyText(length int, fingerprint string) string {
-	if length == 0 {
+	switch {
+	case length == 0:
 		return ""
+	case fingerprint == "":
+		return fmt.Sprintf("%d bytes", length)
 	}
 	return fmt.Sprintf("%s, %d bytes", fingerprint, length)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -46,5 +47,47 @@ func TestCtlSlotRefused(t *testing.T) {
 		if code, _, errs := f.ctl(args...); code != 2 || errs == "" {
 			t.Errorf("%v: %d %s", args, code, errs)
 		}
+	}
+}
+
+// E45: check reads the sources, says which can't be used, and shows nothing of a key.
+func TestCheckReadsTheSlots(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, args := range [][]string{{"ca", "init", "--trust-domain", "iop.example"}, {"ca", "issue", "edge", "--out", "edge"}} {
+		if _, err := caRun(t, args...); err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+	}
+	const key = "sk-proj-S3CR3T-0123456789"
+	t.Setenv("TEST_SLOT_KEY", key+"0")
+	config := func(slots string) {
+		write(t, "edge.yaml", "mode: managed\ntls: {cert: edge/cert.pem, key: edge/key.pem, ca: edge/ca.pem, trust_domain: iop.example}\n"+
+			"profiles: [{id: p, origin: https://h, paths: [POST /v1/chat/completions]}]\nslots:\n"+slots)
+	}
+	write(t, "good.key", key+"\n")
+	write(t, "open.key", key+"\n")
+	write(t, "empty.key", "")
+	write(t, "two.key", key+"\n"+key+"\n")
+	if err := os.Chmod("open.key", 0o644); err != nil {
+		t.Fatal(err)
+	}
+	config("- {id: a, source: 'file:good.key', profile: p}\n- {id: b, source: 'env:TEST_SLOT_KEY', profile: p}\n")
+	out, err := caRun(t, "check", "-c", "edge.yaml")
+	if err != nil || !strings.Contains(out, "2 slots") || !strings.HasSuffix(out, "SLOT  SOURCE  KEY\na     file    25 bytes\nb     env     26 bytes\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	config("- {id: a, source: 'file:good.key', profile: p}\n- {id: b, source: 'file:open.key', profile: p}\n- {id: c, source: 'file:empty.key', profile: p}\n" +
+		"- {id: d, source: 'file:two.key', profile: p}\n- {id: e, source: 'file:missing.key', profile: p}\n")
+	out, err = caRun(t, "check", "-c", "edge.yaml")
+	if err == nil {
+		t.Fatalf("sources that can't be used are accepted:\n%s", out)
+	}
+	for _, id := range []string{"b", "c", "d", "e"} {
+		if !strings.Contains(err.Error(), "slot "+id+": ") {
+			t.Errorf("nothing is said of slot %s: %v", id, err)
+		}
+	}
+	if all := out + err.Error(); strings.Contains(all, "S3CR3T") || strings.Contains(all, "slot a: ") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
