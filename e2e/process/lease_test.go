@@ -55,10 +55,10 @@ func newKeyed(t *testing.T, key string, script fakeprovider.Script) *keyed {
 		Adapters:   fmt.Sprintf("[{name: hosted, kind: openai, base_url: %q, max_concurrency: 2, targets: [m]}]", p.URL()),
 		Routes:     "[{model: keyed, adapter: hosted, target: m, slot: main}]",
 		NodePrefix: []string{"env", "SSL_CERT_FILE=" + filepath.Join(dir, "provider.pem")},
-		Node:       "log: {level: trace}",
+		Node:       "log: {level: trace}\nadmin: {listen: '127.0.0.1:0'}",
 		Edge: fmt.Sprintf(`log: {level: trace}
 profiles: [{id: p, origin: %q, paths: ["POST /v1/chat/completions"]}]
-slots: [{id: main, source: "file:%s", profile: p, nodes: [%s], refresh: 1h}]`, p.URL(), k.source, procs.NodeID),
+slots: [{id: main, source: "file:%s", profile: p, nodes: [%s], refresh: 1h, stale_max: 1h}]`, p.URL(), k.source, procs.NodeID),
 	})
 	return k
 }
@@ -157,8 +157,7 @@ func TestProviderKeyIsLent(t *testing.T) {
 		t.Errorf("%s", c)
 	}
 	said.WriteString(k.ctl("slot", "list"))
-	said.WriteString(k.ctl("slot", "list", "--json"))
-	said.WriteString(k.ctl("events", "--json", "--follow=false"))
+	said.WriteString(k.ctl("slot", "list", "-o", "json"))
 	said.Write(get(t, k.edgeSide, k.Admin, "/metrics"))
 	k.settled()
 	said.WriteString(k.Edge.Log())
@@ -207,8 +206,8 @@ func TestKeyIsTakenBack(t *testing.T) {
 	}
 	k.restartEdge()
 	k.refused(503, "credential_unavailable")
-	var list []struct{ State string }
-	if err := json.Unmarshal([]byte(k.ctl("slot", "list", "--json")), &list); err != nil || len(list) != 1 || list[0].State != "revoked" {
+	var list struct{ Slots []struct{ State string } }
+	if err := json.Unmarshal([]byte(k.ctl("slot", "list", "-o", "json")), &list); err != nil || len(list.Slots) != 1 || list.Slots[0].State != "revoked" {
 		t.Errorf("%v, %v", list, err)
 	}
 	if err := os.WriteFile(k.source, []byte(second), 0o600); err != nil {
@@ -262,24 +261,18 @@ func TestKeyChangesUnderTheQueue(t *testing.T) {
 	k.provider.Use(func(x *fakeprovider.Exchange) { x.Body(); <-x.Gone() })
 	running := k.begin("a running request", "keyed", modeJSON)
 	eventually(t, limit, "it runs", func() bool { return len(k.calls()) == 4 })
-	if text := k.ctl("slot", "revoke", "main", "--cancel-running"); !strings.Contains(text, running.awaitRunID(t, k)) {
-		t.Errorf("the run isn't listed: %s", text)
-	}
+	text := k.ctl("slot", "revoke", "main", "--cancel-running")
 	if running.await(t, limit); running.status != 503 || running.code() != "credential_refused" {
 		t.Errorf("%s", running)
+	}
+	if id := running.header.Get("X-Iop-Run-Id"); id == "" || !strings.Contains(text, "cancelled: "+id) {
+		t.Errorf("run %q isn't listed: %s", id, text)
 	}
 	k.settled()
 }
 
-// awaitRunID returns the id of the one run that is live.
-func (c *call) awaitRunID(t *testing.T, k *keyed) string {
-	t.Helper()
-	for _, e := range slices.Backward(k.Edge.Entries("run ended")) {
-		return e.Str("run_id")
-	}
-	t.Fatal("no run has ended")
-	return ""
-}
+// sentBack is what the edge says of a provider that sends the key back.
+const sentBack = "a provider sent its key back: replace the key, and look at that provider"
 
 // CR-05, E46: a provider that sends the key back doesn't get it to the caller: in a header, in an error's body, in a stream.
 func TestReflectedKey(t *testing.T) {
@@ -308,7 +301,7 @@ func TestReflectedKey(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			k.provider.Use(script)
-			seen := k.Edge.Count("a provider sent its key back: replace the key, and look at that provider")
+			seen := k.Edge.Count(sentBack)
 			c := k.ask(chat("keyed", modeJSON))
 			if shown := fmt.Sprint(c.header, c.text()); strings.Contains(shown, key) || strings.Contains(shown, key[20:]) {
 				t.Errorf("the caller got the key")
@@ -316,9 +309,7 @@ func TestReflectedKey(t *testing.T) {
 			if c.status < 400 || c.status == 502 && c.code() != "credential_reflected" {
 				t.Errorf("%s", c)
 			}
-			if n := k.Edge.Count("a provider sent its key back: replace the key, and look at that provider"); n != seen+1 {
-				t.Errorf("said %d times", n-seen)
-			}
+			eventually(t, limit, "the operator is told", func() bool { return k.Edge.Count(sentBack) == seen+1 })
 		})
 	}
 	k.provider.Use(answers(func() []string { return []string{key} }))
