@@ -44,6 +44,18 @@ func newRig(t *testing.T, script fakeprovider.Script, s setup) *rig {
 
 func newRigWith(t *testing.T, provider *fakeprovider.Provider, s setup) *rig {
 	t.Helper()
+	r := assemble(t, provider, s)
+	t.Cleanup(func() {
+		if !t.Failed() {
+			r.idle()
+		}
+	})
+	return r
+}
+
+// assemble starts edge and node for a test that ends them itself.
+func assemble(t *testing.T, provider *fakeprovider.Provider, s setup) *rig {
+	t.Helper()
 	if s.places == 0 {
 		s.places = 4
 	}
@@ -55,11 +67,6 @@ func newRigWith(t *testing.T, provider *fakeprovider.Provider, s setup) *rig {
 	}
 	r := &rig{t: t, provider: provider}
 	r.Edge, r.node = harness.Pair(t, s.Options)
-	t.Cleanup(func() {
-		if !t.Failed() {
-			r.idle()
-		}
-	})
 	return r
 }
 
