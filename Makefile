@@ -68,6 +68,13 @@ test-clients: build provider ## the official clients (Go, npm, the ollama comman
 	cd e2e/clients && IOP_BIN=$(abspath $(BIN)) IOP_PROVIDER=$(CACHE)/llama IOP_OLLAMA=$(OLLAMA) IOP_CACHE=$(CACHE) $(GO) test -count=1 -timeout 10m
 # Without a list of packages go test shows what a test binary prints: what was skipped, and why.
 
+MINUTES ?= 2
+SOAK    ?=
+
+.PHONY: soak
+soak: build ## edge, nodes and providers as processes under load and random faults for MINUTES (2), then nothing may be left; SOAK="-seed N"
+	$(GO) run ./e2e/soak -bin $(BIN) -minutes $(MINUTES) $(SOAK)
+
 .PHONY: mutants
 mutants: ## plant bugs, one at a time, in copies: the tests must notice each of them
 	$(GO) run ./scripts/mutants
