@@ -65,7 +65,7 @@ func whoami() string {
 	if uid := os.Geteuid(); uid != 0 {
 		return fmt.Sprintf("this user (uid %d)", uid)
 	}
-	return "root, as whom doctor runs; run it as the program's user to see what that may"
+	return "root (run doctor as the program's user to see what that may)"
 }
 
 // room looks at the space that is left in the file system of a directory.
@@ -88,14 +88,14 @@ func room(check, key, dir string) (f Finding, bad bool) {
 	return Finding{}, false
 }
 
-// Files looks at how many files may be open. why says what needs so many.
-func Files(limit, need uint64, why string) Finding {
+// Files looks at how many files a program may have open. whose says which one, why what needs so many.
+func Files(whose string, limit, need uint64, why string) Finding {
 	const check = "files"
 	if limit < need {
 		return Warn(check, fmt.Sprintf("raise the limit to %d at least (ulimit -n, systemd: LimitNOFILE=), or lower what needs them", need),
-			"%d files may be open, and %s need %d: beyond that connections are refused", limit, why, need)
+			"%s may have %d files open, and %s can need %d: beyond that connections are refused", whose, limit, why, need)
 	}
-	return Well(check, "%d files may be open; %s need %d", limit, why, need)
+	return Well(check, "%s may have %d files open; %s can need %d", whose, limit, why, need)
 }
 
 // OwnFiles is Files by the limit of this process: a program that is started otherwise may have another.
@@ -104,7 +104,7 @@ func OwnFiles(need uint64, why string) Finding {
 	if err != nil {
 		return Warn("files", "look at ulimit -n", "how many files may be open isn't known: %v", err)
 	}
-	return Files(limit, need, why)
+	return Files("what is started from here", limit, need, why)
 }
 
 // Memory compares what may be used with what a configuration permits itself, in bytes.

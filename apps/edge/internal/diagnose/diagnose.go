@@ -27,7 +27,7 @@ type Options struct {
 	Version string
 	// AdminKey opens the admin listener where it asks for a key; "" = none is at hand.
 	AdminKey string
-	// Request is the model of the test request; nil sends none, "" asks for that of the first route.
+	// Request is the model of the test request; nil sends none, "" asks for that of the first route, or what it leads to.
 	Request *string
 	// APIKey is the key that it is sent with; "" = none.
 	APIKey string
@@ -46,6 +46,8 @@ type examination struct {
 	opts  Options
 	cfg   *config.Edge
 	state atomic.Pointer[running] // nil = no running Edge was found
+	// offered is a model that a ready node has, nil = none is known.
+	offered atomic.Pointer[string]
 }
 
 // Checks returns what is to be looked at. The configuration is read at once: without it there is nothing else to see.
@@ -255,7 +257,7 @@ func (x *examination) files(ctx context.Context) []doctor.Finding {
 	if x.state.Load() != nil {
 		if text, f := x.ask(ctx, "/metrics"); f == nil {
 			if limit, ok := gauge(string(text), "process_max_fds"); ok {
-				return []doctor.Finding{doctor.Files(uint64(limit), need, filesWhy+" (the running Edge's limit)")}
+				return []doctor.Finding{doctor.Files("the running Edge", uint64(limit), need, filesWhy)}
 			}
 		}
 	}

@@ -19,17 +19,9 @@ import (
 // request sends one small chat through the whole path, as a caller does, and says how long each part of it took.
 func (x *examination) request(ctx context.Context) []doctor.Finding {
 	const check = "request"
-	model := *x.opts.Request
+	model := x.model()
 	if model == "" {
-		for i := range x.cfg.Routes {
-			if m := x.cfg.Routes[i].Model; m != "*" {
-				model = m
-				break
-			}
-		}
-	}
-	if model == "" {
-		return []doctor.Finding{doctor.Failed(check, "name a model: --request MODEL", "the file has no route of a model's own name to ask for")}
+		return []doctor.Finding{doctor.Failed(check, "name a model: --request MODEL", "there is nothing to ask for: the file has no route of a model's own name, and no ready node is known to have one")}
 	}
 	ctx, cancel := context.WithTimeout(ctx, x.opts.Deadline)
 	defer cancel()
@@ -40,6 +32,21 @@ func (x *examination) request(ctx context.Context) []doctor.Finding {
 	}
 	defer resp.Body.Close()
 	return []doctor.Finding{t.judge(ctx, resp, x.opts.Deadline)}
+}
+
+// model is what is to be asked for: what was named, or that of the first route; for the route of all models the first
+// that a ready node has.
+func (x *examination) model() string {
+	if *x.opts.Request != "" || len(x.cfg.Routes) == 0 {
+		return *x.opts.Request
+	}
+	if first := x.cfg.Routes[0].Model; first != "*" {
+		return first
+	}
+	if offered := x.offered.Load(); offered != nil {
+		return *offered
+	}
+	return ""
 }
 
 // send sends the request.

@@ -105,7 +105,20 @@ type node struct {
 		Name      string `json:"name"`
 		Available bool   `json:"available"`
 		Reason    string `json:"reason"`
+		Models    []struct {
+			Name string `json:"name"`
+		} `json:"models"`
 	} `json:"adapters"`
+}
+
+// model is one that the node can be asked for now, "" = none.
+func (n *node) model() string {
+	for i := range n.Adapters {
+		if a := &n.Adapters[i]; n.State == "ready" && a.Available && len(a.Models) > 0 {
+			return a.Models[0].Name
+		}
+	}
+	return ""
 }
 
 // nodes says of each configured node how it is.
@@ -127,6 +140,9 @@ func (x *examination) nodes(ctx context.Context) []doctor.Finding {
 	}
 	var found []doctor.Finding
 	for i := range answer.Nodes {
+		if model := answer.Nodes[i].model(); model != "" {
+			x.offered.CompareAndSwap(nil, &model)
+		}
 		found = append(found, x.judge(&answer.Nodes[i])...)
 	}
 	found = append(found, x.skews(ctx)...)

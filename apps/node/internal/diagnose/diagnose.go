@@ -142,15 +142,26 @@ func (x *examination) edge(ctx context.Context, edge string) []doctor.Finding {
 	if x.cfg.TLS != nil {
 		cfg.EdgeID = identity.ID(x.cfg.TLS.EdgeSPIFFEID)
 	}
-	r, err := transport.Rehearse(ctx, cfg, conn)
+	asking, cancel := half(ctx)
+	defer cancel()
+	r, err := transport.Rehearse(asking, cfg, conn)
 	if err != nil {
-		return []doctor.Finding{found, x.explain(name, edge, err)}
+		return []doctor.Finding{found, x.explain(ctx, name, edge, err)}
 	}
 	all := []doctor.Finding{found}
 	if x.cfg.TLS != nil {
 		all = append(all, doctor.Well("tls "+edge, "the Edge is %s and accepts this node's certificate", cfg.EdgeID))
 	}
 	return append(all, x.accepted(edge, r)...)
+}
+
+// half gives the Edge's answer half of the time that is left; the other half is for finding out why there was none.
+func half(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return context.WithTimeout(ctx, edgeLimit/2)
+	}
+	return context.WithTimeout(ctx, time.Until(end)/2)
 }
 
 // accepted says what an Edge that would let this node in has told.
@@ -200,7 +211,7 @@ func clock(edge string, offset, unsure time.Duration) doctor.Finding {
 	if offset < 0 {
 		side = "ahead of"
 	}
-	text := fmt.Sprintf("this machine's clock is %v %s that of %s", offset.Abs().Round(time.Millisecond), side, edge)
+	text := fmt.Sprintf("this machine's clock is %v %s that of %s", readable(offset.Abs()), side, edge)
 	const remedy = "set the clock of the machine that is wrong (timedatectl, chrony)"
 	switch {
 	case apart > clockBroken:
@@ -208,5 +219,13 @@ func clock(edge string, offset, unsure time.Duration) doctor.Finding {
 	case apart > clockTolerance:
 		return doctor.Warn(check, remedy, "%s; more than %v are too much", text, clockTolerance)
 	}
-	return doctor.Well(check, "%s, give or take %v", text, unsure.Round(time.Millisecond))
+	return doctor.Well(check, "%s, give or take %v", text, readable(unsure))
+}
+
+// readable leaves away what nobody needs of a duration.
+func readable(d time.Duration) time.Duration {
+	if d > 10*time.Second {
+		return d.Round(time.Second)
+	}
+	return d.Round(time.Millisecond)
 }

@@ -1,11 +1,16 @@
 package diagnose
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
+	"io"
+	"net"
 	"time"
 
 	"iop/apps/node/internal/transport"
 	"iop/packages/go/doctor"
+	"iop/packages/go/identity"
 	pb "iop/proto/iop"
 )
 
@@ -40,7 +45,7 @@ func refusals() map[pb.RegisterReason]advice {
 }
 
 // explain says why an Edge wouldn't let this node in.
-func (x *examination) explain(name, edge string, err error) doctor.Finding {
+func (x *examination) explain(ctx context.Context, name, edge string, err error) doctor.Finding {
 	var f *transport.RehearsalError
 	if !errors.As(err, &f) {
 		return doctor.Failed(name, "look at the Edge's log", "%v", err)
@@ -64,11 +69,19 @@ func (x *examination) explain(name, edge string, err error) doctor.Finding {
 		}
 		return doctor.Failed(name, "name the node port of an Edge (listen.nodes) in edges; its HTTP port is another one", "%s at %s: it isn't the node port of an Edge", f.Text, edge)
 	}
-	return x.silent(name, edge, f)
+	return x.silent(ctx, name, edge, f)
 }
 
 // silent says what a connection without an answer may mean.
-func (x *examination) silent(name, edge string, f *transport.RehearsalError) doctor.Finding {
+func (x *examination) silent(ctx context.Context, name, edge string, f *transport.RehearsalError) doctor.Finding {
+	switch sniff(ctx, edge) {
+	case speaksHTTP:
+		return doctor.Failed(name, "name the node port of an Edge (listen.nodes) in edges; its HTTP port is another one", "a web server answers at %s: it isn't the node port of an Edge", edge)
+	case speaksTLS:
+		if x.cfg.TLS == nil {
+			return doctor.Failed(name, "set tls: cert, key, ca and edge_spiffe_id (iop-edge ca issue makes the files)", "%s speaks TLS, so that an Edge there is in mode managed, and this node has no tls", edge)
+		}
+	}
 	if f.TLS {
 		return doctor.Failed("tls "+edge, "name the node port of an Edge in mode managed (listen.nodes) in edges; an Edge in mode dev closes what begins with TLS, too: then remove tls",
 			"in the TLS handshake at %s %s", edge, f.Text)
@@ -83,4 +96,49 @@ func (x *examination) silent(name, edge string, f *transport.RehearsalError) doc
 // clockHint belongs to every refused certificate: none can be told from a wrong clock.
 func clockHint() string {
 	return "and see that the clock is right: it is " + time.Now().UTC().Format(time.RFC3339) + " here"
+}
+
+// speaks is what listens somewhere.
+type speaks uint8
+
+const (
+	speaksOther speaks = iota // an Edge in mode dev, which closes what isn't its protocol, or nobody knows what
+	speaksHTTP
+	speaksTLS
+)
+
+// sniffLimit bounds each of two looks at what listens.
+const sniffLimit = 2 * time.Second
+
+// sniff finds out what listens at an address that doesn't answer as an Edge: a web server waits for the end of a head
+// that never comes, and an Edge in mode managed says nothing to what doesn't begin with TLS.
+func sniff(ctx context.Context, address string) speaks {
+	if conn := knock(ctx, address); conn != nil {
+		defer conn.Close()
+		head := make([]byte, 5)
+		_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: doctor\r\nConnection: close\r\n\r\n") // the answer tells
+		if _, err := io.ReadFull(conn, head); err == nil && string(head) == "HTTP/" {
+			return speaksHTTP
+		}
+	}
+	if conn := knock(ctx, address); conn != nil {
+		defer conn.Close()
+		// Nothing is believed and nothing sent: only whether there is a TLS server is asked.
+		met := false
+		cfg := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{identity.ALPN, "http/1.1"},
+			VerifyConnection: func(tls.ConnectionState) error { met = true; return errors.New("seen") }}
+		if err := tls.Client(conn, cfg).HandshakeContext(ctx); met || identity.Refused(err) {
+			return speaksTLS
+		}
+	}
+	return speaksOther
+}
+
+func knock(ctx context.Context, address string) net.Conn {
+	conn, err := (&net.Dialer{Timeout: sniffLimit}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil
+	}
+	_ = conn.SetDeadline(time.Now().Add(sniffLimit))
+	return conn
 }

@@ -194,7 +194,7 @@ func (x *examination) files(ctx context.Context) []doctor.Finding {
 		var text string
 		if _, err := get(ctx, x.cfg.Admin.Listen, "/metrics", &text); err == nil {
 			if limit, ok := gauge(text, "process_max_fds"); ok {
-				return []doctor.Finding{doctor.Files(uint64(limit), filesNeeded(n), why+" (the running node's limit)")}
+				return []doctor.Finding{doctor.Files("the running node", uint64(limit), filesNeeded(n), why)}
 			}
 		}
 	}
