@@ -115,7 +115,19 @@ func (g *graph) slots() *admin.Slots {
 			}
 			return c, err
 		},
+		Keys: func() []admin.LeaseKey { return leaseKeys(store.Keys()) }, RotateKey: store.RotateKey, DropKey: store.DropKey,
 	}
+}
+
+func leaseKeys(keys []credential.Key) []admin.LeaseKey {
+	out := make([]admin.LeaseKey, len(keys))
+	for i, k := range keys {
+		out[i].ID = k.ID
+		if k.NotAfter != 0 {
+			out[i].NotAfter = time.UnixMilli(k.NotAfter)
+		}
+	}
+	return out
 }
 
 // known has the admin package's error for a slot that isn't there.

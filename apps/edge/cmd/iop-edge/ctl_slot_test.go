@@ -24,6 +24,10 @@ x            disabled  8         -       env     -       -                   htt
 func TestCtlSlotChanges(t *testing.T) {
 	f := newFakeAdmin(t)
 	f.answer = `{"slot":"s","state":"active","revision":9,"running":[],"unanswered":[],"cancelled":[]}` + "\n"
+	f.answer = `{"lease_keys":[{"id":"k2","not_after":null},{"id":"k1","not_after":"2026-01-02T03:04:05Z"}]}` + "\n"
+	f.want(t, []string{"lease-key", "rotate"}, "POST /admin/v1/lease-keys/rotate", "KEY  ACCEPTED\nk2   in use\nk1   until 2026-01-02T03:04:05Z\n")
+	f.want(t, []string{"lease-key", "drop", "k 1"}, "POST /admin/v1/lease-keys/k%201/drop", "KEY  ACCEPTED\nk2   in use\nk1   until 2026-01-02T03:04:05Z\n")
+	f.answer = `{"slot":"s","state":"active","revision":9,"running":[],"unanswered":[],"cancelled":[]}` + "\n"
 	f.want(t, []string{"slot", "refresh", "s"}, "POST /admin/v1/slots/s/refresh", "slot s: active, revision 9\n")
 	f.want(t, []string{"slot", "enable", "../s"}, "POST /admin/v1/slots/..%2Fs/enable", "slot s: active, revision 9\n")
 	f.answer = `{"slot":"s","state":"disabled","revision":10,"running":["r1","r2"],"unanswered":["gpu-1"],"cancelled":[]}` + "\n"

@@ -37,6 +37,8 @@ type Config struct {
 	Version string
 	// NotReady returns why the Edge takes no work, for people; nothing = it does.
 	NotReady func() []string
+	// Warnings returns what people should do something about although the Edge takes work; nil = nothing.
+	Warnings func() []string
 	// Warnings returns what deserves attention though the Edge takes work, for people; nil = there is no such source.
 	Warnings func() []string
 	// Nodes returns every configured node.
@@ -120,6 +122,9 @@ func Endpoints() []Endpoint {
 		{http.MethodPost, "/admin/v1/slots/{id}/disable", AccessKey, (*handler).disableSlot},
 		{http.MethodPost, "/admin/v1/slots/{id}/enable", AccessKey, (*handler).enableSlot},
 		{http.MethodPost, "/admin/v1/slots/{id}/revoke", AccessKey, (*handler).revokeSlot},
+		{http.MethodGet, "/admin/v1/lease-keys", AccessKey, (*handler).leaseKeys},
+		{http.MethodPost, "/admin/v1/lease-keys/rotate", AccessKey, (*handler).rotateLeaseKey},
+		{http.MethodPost, "/admin/v1/lease-keys/{id}/drop", AccessKey, (*handler).dropLeaseKey},
 	}...)
 }
 
@@ -185,13 +190,18 @@ func (h *handler) health(w http.ResponseWriter, _ *http.Request) {
 type readiness struct {
 	Ready   bool     `json:"ready"`
 	Reasons []string `json:"reasons"`
+	// Warnings don't make it unready: they are what will, or what isn't as it should be.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 func (h *handler) ready(w http.ResponseWriter, _ *http.Request) {
 	answer := readiness{Reasons: h.cfg.NotReady()}
+	if h.cfg.Warnings != nil {
+		answer.Warnings = h.cfg.Warnings()
+	}
 	status := http.StatusServiceUnavailable
 	if len(answer.Reasons) == 0 {
-		status, answer = http.StatusOK, readiness{Ready: true, Reasons: []string{}}
+		status, answer.Ready, answer.Reasons = http.StatusOK, true, []string{}
 	}
 	h.write(w, status, answer)
 }

@@ -189,7 +189,7 @@ func TestEndpointsAreWhole(t *testing.T) {
 	if len(inside.cancelled) != 1 || len(outside.cancelled) != 1 || len(inside.asked)+len(outside.asked) != 0 {
 		t.Errorf("what was refused was done: %v, %v", inside.cancelled, outside.cancelled)
 	}
-	if len(inside.slots.asked) != 4 || len(outside.slots.asked) != 4 {
+	if len(inside.slots.asked) != 6 || len(outside.slots.asked) != 6 {
 		t.Errorf("what was refused was done: %v, %v", inside.slots.asked, outside.slots.asked)
 	}
 	if len(inside.drained) != 1 || len(outside.drained) != 1 || len(inside.released)+len(outside.released) != 0 {

@@ -25,6 +25,19 @@ type Slots struct {
 	Enable func(ctx context.Context, id string) (SlotChange, error)
 	// Revoke makes the key that the slot has worthless for good. cancelRunning ends the runs that have it on the wire, too.
 	Revoke func(ctx context.Context, id string, cancelRunning bool) (SlotChange, error)
+
+	// Keys returns the keys that leases are signed with, the one in use first.
+	Keys func() []LeaseKey
+	// RotateKey puts a new one in its place: nodes are told first.
+	RotateKey func(ctx context.Context) error
+	// DropKey withdraws one at once.
+	DropKey func(ctx context.Context, id string) error
+}
+
+// LeaseKey is a key that leases are signed with, by its name.
+type LeaseKey struct {
+	ID       string
+	NotAfter time.Time // until when what it has signed is accepted, zero = it is in use, or about to be
 }
 
 // The states of a slot.
@@ -81,6 +94,12 @@ type SlotView struct {
 	Since       *time.Time `json:"since"`
 	LastRefresh *time.Time `json:"last_refresh"`
 	Routes      []string   `json:"routes"`
+}
+
+// LeaseKeyView is a signing key as GET /admin/v1/lease-keys shows it; the names are settled.
+type LeaseKeyView struct {
+	ID       string     `json:"id"`
+	NotAfter *time.Time `json:"not_after"`
 }
 
 // SlotChangeView is the answer to a change of a slot; the names are settled.
@@ -187,4 +206,43 @@ func known(t time.Time) *time.Time {
 		return nil
 	}
 	return &t
+}
+
+// leaseKeys answers GET /admin/v1/lease-keys.
+func (h *handler) leaseKeys(w http.ResponseWriter, r *http.Request) {
+	if !h.noSlots(w, r) {
+		h.writeLeaseKeys(w)
+	}
+}
+
+func (h *handler) writeLeaseKeys(w http.ResponseWriter) {
+	keys := h.cfg.Slots.Keys()
+	views := make([]LeaseKeyView, len(keys))
+	for i, k := range keys {
+		views[i] = LeaseKeyView{ID: k.ID, NotAfter: known(k.NotAfter)}
+	}
+	h.write(w, http.StatusOK, map[string]any{"lease_keys": views})
+}
+
+// rotateLeaseKey answers POST /admin/v1/lease-keys/rotate with the keys that there are then.
+func (h *handler) rotateLeaseKey(w http.ResponseWriter, r *http.Request) {
+	h.changeLeaseKeys(w, r, "rotates the signing key", func(s *Slots) error { return s.RotateKey(r.Context()) })
+}
+
+// dropLeaseKey answers POST /admin/v1/lease-keys/{id}/drop.
+func (h *handler) dropLeaseKey(w http.ResponseWriter, r *http.Request) {
+	h.changeLeaseKeys(w, r, "drops a signing key", func(s *Slots) error { return s.DropKey(r.Context(), r.PathValue("id")) })
+}
+
+func (h *handler) changeLeaseKeys(w http.ResponseWriter, r *http.Request, does string, do func(*Slots) error) {
+	if h.noSlots(w, r) {
+		return
+	}
+	err := do(h.cfg.Slots)
+	h.cfg.Log.Warn().Str("kid", r.PathValue("id")).Err(err).Str("remote", r.RemoteAddr).Msg("admin " + does)
+	if err != nil {
+		h.refuse(w, r, &refusal{status: http.StatusConflict, code: execution.CodeCredentialUnavailable, text: err.Error()})
+		return
+	}
+	h.writeLeaseKeys(w)
 }

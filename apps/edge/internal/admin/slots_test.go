@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,29 @@ func (f *fakeSlots) slots() *Slots {
 	return &Slots{Status: func() []SlotStatus { return f.status }, Refresh: do("refresh"), Disable: do("disable"), Enable: do("enable"),
 		Revoke: func(_ context.Context, id string, cancelRunning bool) (SlotChange, error) {
 			return f.do(fmt.Sprint("revoke ", cancelRunning), id)
-		}}
+		},
+		Keys:      func() []LeaseKey { return []LeaseKey{{ID: "k2"}, {ID: "k1", NotAfter: time.UnixMilli(1000)}} },
+		RotateKey: func(context.Context) error { f.asked = append(f.asked, "rotate"); return f.err },
+		DropKey:   func(_ context.Context, id string) error { f.asked = append(f.asked, "drop "+id); return f.err }}
+}
+
+func TestLeaseKeys(t *testing.T) {
+	g := newRig(t, here)
+	const keys = `{"lease_keys":[{"id":"k2","not_after":null},{"id":"k1","not_after":"1970-01-01T00:00:01Z"}]}`
+	for _, c := range []struct{ method, path string }{
+		{"GET", "/admin/v1/lease-keys"}, {"POST", "/admin/v1/lease-keys/rotate"}, {"POST", "/admin/v1/lease-keys/k1/drop"},
+	} {
+		if w, body := g.ask(c.method, c.path, here); w.StatusCode != 200 || strings.TrimSpace(body) != keys {
+			t.Errorf("%s %s: %s %s", c.method, c.path, w.Status, body)
+		}
+	}
+	if want := []string{"rotate", "drop k1"}; !slices.Equal(g.slots.asked, want) {
+		t.Errorf("%q, want %q", g.slots.asked, want)
+	}
+	g.slots.err = errors.New("the state directory is full")
+	if w, body := g.ask("POST", "/admin/v1/lease-keys/rotate", here); w.StatusCode != 409 || !strings.Contains(body, "directory is full") {
+		t.Errorf("%s %s", w.Status, body)
+	}
 }
 
 func (f *fakeSlots) do(what, id string) (SlotChange, error) {
