@@ -37,8 +37,6 @@ type Config struct {
 	Version string
 	// NotReady returns why the Edge takes no work, for people; nothing = it does.
 	NotReady func() []string
-	// Warnings returns what people should do something about although the Edge takes work; nil = nothing.
-	Warnings func() []string
 	// Warnings returns what deserves attention though the Edge takes work, for people; nil = there is no such source.
 	Warnings func() []string
 	// Nodes returns every configured node.

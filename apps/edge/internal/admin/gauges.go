@@ -14,6 +14,10 @@ import (
 type Sources struct {
 	// Nodes returns every configured node.
 	Nodes func() []node.NodeView
+	// Health returns what connected nodes say of themselves.
+	Health func() []node.Health
+	// Expiries returns when the edge's own certificates end, by what they are for.
+	Expiries func() map[string]time.Time
 	// Ended returns how many connections of nodes have ended, by why.
 	Ended func() map[node.FenceReason]uint64
 	// NodeIgnored returns how many messages of nodes had no use, by why.
@@ -111,6 +115,12 @@ func groups(s *Sources) []prometheus.Collector {
 	all := []prometheus.Collector{edgeGroup(s)}
 	if s.Nodes != nil {
 		all = append(all, nodesGroup(s.Nodes))
+	}
+	if s.Health != nil {
+		all = append(all, healthGroup(s.Health))
+	}
+	if s.Expiries != nil {
+		all = append(all, expiryGroup(s.Expiries))
 	}
 	if s.Ended != nil {
 		all = append(all, endedGroup(s.Ended))

@@ -12,10 +12,11 @@ func nodesGroup(read func() []node.NodeView) *group {
 	connected := gaugeOf("iop_node_connected", "1 while the node has a connection.", "node")
 	ready := gaugeOf("iop_node_ready", "1 while work may be sent to the node.", "node")
 	drained := gaugeOf("iop_node_drained", "1 while an operator keeps new work from the node.", "node")
+	disabled := gaugeOf("iop_node_disabled", "1 while the configuration keeps the node out.", "node")
 	generation := gaugeOf("iop_node_connection_generation", "Number of the node's current or last connection; it only grows.", "node")
 	heard := gaugeOf("iop_node_last_heard_timestamp_seconds", "When anything last came from the node.", "node")
 	available := gaugeOf("iop_adapter_available", "1 while the adapter's provider can be used.", "node", "adapter")
-	return &group{[]*metric{states, connected, ready, drained, generation, heard, available}, func(c chan<- prometheus.Metric) {
+	return &group{[]*metric{states, connected, ready, drained, disabled, generation, heard, available}, func(c chan<- prometheus.Metric) {
 		views := read()
 		for state, n := range nodeStates(views) {
 			states.set(c, float64(n), state)
@@ -25,6 +26,7 @@ func nodesGroup(read func() []node.NodeView) *group {
 			connected.truth(c, v.Since != nil, v.ID)
 			ready.truth(c, v.State == node.StateReady, v.ID)
 			drained.truth(c, v.Drained, v.ID)
+			disabled.truth(c, v.State == node.StateDisabled, v.ID)
 			generation.set(c, float64(v.Generation), v.ID)
 			if v.LastHeartbeat != nil {
 				heard.set(c, float64(v.LastHeartbeat.UnixMilli())/1000, v.ID)
