@@ -246,6 +246,10 @@ func TestReadiness(t *testing.T) {
 	if resp, body := g.ask("GET", "/readyz", here); resp.StatusCode != 503 || body != `{"ready":false,"reasons":["draining"]}`+"\n" {
 		t.Errorf("%s %s", resp.Status, body)
 	}
+	g.notReady, g.warnings = nil, []string{"insecure: …"} // what people should know doesn't make it unready
+	if resp, body := g.ask("GET", "/readyz", here); resp.StatusCode != 200 || body != `{"ready":true,"reasons":[],"warnings":["insecure: …"]}`+"\n" {
+		t.Errorf("%s %s", resp.Status, body)
+	}
 	if resp, body := g.ask("GET", "/healthz", here); resp.StatusCode != 200 || body != `{"status":"ok"}`+"\n" {
 		t.Errorf("an edge that drains is healthy: %s %s", resp.Status, body)
 	}

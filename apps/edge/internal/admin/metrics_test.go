@@ -141,7 +141,7 @@ func whole() Sources {
 		Nodes: func() []node.NodeView {
 			return []node.NodeView{{ID: "n", State: node.StateReady, Generation: 7, Since: &since, LastHeartbeat: &since,
 				Adapters: []node.AdapterView{{Name: "a", Available: true}, {Name: "b"}}}, {ID: "m", State: node.StateReady},
-				{ID: "o", State: node.StateOffline, Drained: true}}
+				{ID: "o", State: node.StateOffline, Drained: true}, {ID: "p", State: node.StateDisabled}}
 		},
 		Places: func() admission.Snapshot {
 			return admission.Snapshot{Draining: true, Queued: 3, Places: []admission.PlaceSnapshot{
@@ -161,7 +161,12 @@ func whole() Sources {
 			return LeaseCounts{Leases: map[string]map[string]uint64{"s": {"committed": 42, "void": 43}}, Refusals: map[string]uint64{"expired": 44},
 				RefreshFailures: map[string]uint64{"s": 45}, Security: 46, Unknown: 47}
 		},
-		Ended: func() map[node.FenceReason]uint64 { return map[node.FenceReason]uint64{node.FenceLost: 38} },
+		Health: func() []node.Health {
+			return []node.Health{{NodeID: "n", StoreDegraded: true, CertificateEnds: time.Unix(1800000000, 0), Configured: map[string]int{"a": 48}},
+				{NodeID: "m", ClockUnsynced: true}}
+		},
+		Expiries: func() map[string]time.Time { return map[string]time.Time{"ca": time.Unix(1900000000, 0)} },
+		Ended:    func() map[node.FenceReason]uint64 { return map[node.FenceReason]uint64{node.FenceLost: 38} },
 		NodeIgnored: func() node.Ignored {
 			return node.Ignored{RunEnded: 21, Status: 22, Events: 23, Other: 24, Late: 25}
 		},
@@ -175,6 +180,10 @@ func TestGauges(t *testing.T) {
 	got := scrape(t, NewMetrics("", whole()))
 	wantLines(t, got, `iop_nodes{state="ready"} 2`, `iop_nodes{state="offline"} 1`, `iop_nodes{state="draining"} 0`,
 		`iop_node_connected{node="n"} 1`, `iop_node_connected{node="o"} 0`, `iop_node_ready{node="n"} 1`, `iop_node_ready{node="o"} 0`,
+		`iop_node_disabled{node="n"} 0`, `iop_node_disabled{node="p"} 1`, `iop_node_store_degraded{node="n"} 1`,
+		`iop_node_store_degraded{node="m"} 0`, `iop_node_clock_unsynced{node="m"} 1`, `iop_places_configured{adapter="a",node="n"} 48`,
+		`iop_node_identity_not_after_seconds{node="n"} 1.8e+09`, `iop_node_identity_not_after_seconds{node="m"}`,
+		`iop_identity_not_after_seconds{what="ca"} 1.9e+09`,
 		`iop_node_drained{node="n"} 0`, `iop_node_drained{node="o"} 1`, `iop_node_connection_generation{node="n"} 7`,
 		`iop_node_last_heard_timestamp_seconds{node="n"} 1.7e+09`, `iop_node_last_heard_timestamp_seconds{node="o"}`,
 		`iop_adapter_available{adapter="a",node="n"} 1`, `iop_adapter_available{adapter="b",node="n"} 0`,
