@@ -73,13 +73,6 @@ type counters struct {
 	onRead       atomic.Pointer[chan struct{}] // closed by the next read that brings bytes
 }
 
-// inbound is the read buffer; owned by the multiplexer's receive loop.
-type inbound struct {
-	buf   []byte
-	r, w  int
-	watch frameWatch
-}
-
 // newConn wraps c. It starts nothing; onFail may be nil.
 func newConn(c net.Conn, onFail func(error)) *conn {
 	k := &conn{
@@ -99,30 +92,22 @@ func newConn(c net.Conn, onFail func(error)) *conn {
 // elapsed is the monotonic time since the connection began.
 func (c *conn) elapsed() time.Duration { return time.Since(c.start) }
 
-// Read implements io.Reader for the multiplexer.
+// Read implements io.Reader for the multiplexer, which gets whole frames only: see inbound.
 func (c *conn) Read(p []byte) (int, error) {
 	in := &c.in
-	if in.r == in.w {
-		if in.buf == nil {
-			in.buf = make([]byte, readBuffer)
-		}
-		n, err := c.net.Read(in.buf)
+	for in.whole == 0 {
+		n, err := c.net.Read(in.room())
 		if n > 0 {
 			c.noteRead(n)
-		} else if err != nil {
+			err = in.took(n)
+		}
+		if err != nil {
 			// Whoever sees the streams end must already be able to see that the link did.
 			c.fail(err)
 			return 0, err
 		}
-		in.r, in.w = 0, n
 	}
-	n := copy(p, in.buf[in.r:in.w])
-	in.r += n
-	if err := in.watch.take(p[:n]); err != nil {
-		c.fail(err)
-		return 0, err
-	}
-	return n, nil
+	return in.give(p), nil
 }
 
 func (c *conn) noteRead(n int) {

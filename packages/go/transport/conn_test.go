@@ -190,11 +190,12 @@ func TestReadFailsBeforeItReturns(t *testing.T) {
 	a, b := memPair(0)
 	failed := false
 	c := newConn(a, func(error) { failed = true })
-	mustWrite(t, b, []byte("abc"))
+	frame := dataFrame(2, 3, 'x')
+	mustWrite(t, b, frame)
 	b.Close()
-	p := make([]byte, 2)
-	for _, want := range []string{"ab", "c"} {
-		if n, err := c.Read(p); string(p[:n]) != want || err != nil || failed {
+	p := make([]byte, headerLen)
+	for _, want := range [][]byte{frame[:headerLen], frame[headerLen:]} {
+		if n, err := c.Read(p); !bytes.Equal(p[:n], want) || err != nil || failed {
 			t.Fatalf("read %q, %v, failed %v", p[:n], err, failed)
 		}
 	}

@@ -12,35 +12,65 @@ const framePing = 2
 // multiplexer takes a goroutine for each: 6 MB of pings made 100,000 goroutines.
 var errPing = errors.New("the peer sends pings of the multiplexer, which the protocol doesn't use")
 
-// frameWatch follows the frames in what the multiplexer is given to read. The zero value stands before the first one.
-type frameWatch struct {
-	head  [headerLen]byte
-	headN int
-	left  uint32 // body bytes still to come
+// inbound is the read buffer; owned by the multiplexer's receive loop. It gives out whole frames: the multiplexer reads
+// the body of one with its stream locked, and a link that goes silent in the middle would hold whoever reads that stream
+// until the link is found dead, whatever became of the run; no deadline wakes him. The zero value stands before the first
+// frame.
+type inbound struct {
+	buf   []byte
+	r, w  int
+	whole int    // of buf[r:w]: may be given out
+	left  uint32 // still to come of a frame that is longer than buf, which is given out as it comes
 }
 
-// take looks at the next bytes.
-func (w *frameWatch) take(p []byte) error {
-	for len(p) > 0 {
-		if w.left > 0 {
-			n := min(int64(w.left), int64(len(p)))
-			w.left -= uint32(n)
-			p = p[n:]
-			continue
+// room returns where to read into; nothing that may be given out is left.
+func (in *inbound) room() []byte {
+	if in.buf == nil {
+		in.buf = make([]byte, readBuffer)
+	}
+	if in.r > 0 {
+		in.r, in.w = 0, copy(in.buf, in.buf[in.r:in.w])
+	}
+	return in.buf[in.w:]
+}
+
+// took looks at n more bytes that were read.
+func (in *inbound) took(n int) error {
+	in.w += n
+	for {
+		rest := in.buf[in.r+in.whole : in.w]
+		if in.left > 0 {
+			k := min(int64(in.left), int64(len(rest)))
+			in.left -= uint32(k)
+			in.whole += int(k)
+			rest = rest[k:]
 		}
-		n := copy(w.head[w.headN:], p)
-		w.headN += n
-		p = p[n:]
-		if w.headN < headerLen {
+		if in.left > 0 || len(rest) < headerLen {
 			return nil
 		}
-		w.headN = 0
-		switch w.head[1] {
+		var body uint32
+		switch rest[1] {
 		case frameData:
-			w.left = binary.BigEndian.Uint32(w.head[8:])
+			body = binary.BigEndian.Uint32(rest[8:])
 		case framePing:
 			return errPing
 		}
+		switch {
+		case int64(body) > int64(len(in.buf)-headerLen):
+			in.left = body
+			in.whole += headerLen
+		case len(rest) < headerLen+int(body):
+			return nil
+		default:
+			in.whole += headerLen + int(body)
+		}
 	}
-	return nil
+}
+
+// give copies what may be given out.
+func (in *inbound) give(p []byte) int {
+	n := copy(p, in.buf[in.r:in.r+in.whole])
+	in.r += n
+	in.whole -= n
+	return n
 }
