@@ -84,6 +84,8 @@ func (r *Registry) verifyLocked(token [32]byte, peer *identity.Peer, now time.Ti
 	case !rec.Enabled:
 		return rec, &Refusal{Reason: pb.RegisterReason_REGISTER_REASON_NODE_DISABLED,
 			Text: "the node is disabled in the edge's configuration"}
+	case r.clonedLocked(rec.ID, token):
+		return rec, errCloned
 	case r.draining != nil:
 		return rec, &Refusal{Reason: pb.RegisterReason_REGISTER_REASON_EDGE_DRAINING,
 			Text: "the edge is shutting down", RetryAfter: drainRetry(r.draining)}

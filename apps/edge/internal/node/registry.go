@@ -75,6 +75,7 @@ type entry struct {
 	contending bool          // a candidate is probing the current connection
 	leaving    []*Connection // that finish what runs there while current takes the new work, oldest first
 	drained    bool          // an operator keeps new work from the node
+	turns      turns         // whether one token is used from two machines
 	gone       *departed     // nil = none yet
 }
 
@@ -172,6 +173,9 @@ func (r *Registry) entryLocked(nodeID string) *entry {
 // replaces is fenced before Commit returns, or, at a handover, gets no new work from then on.
 func (r *Registry) Commit(c *Connection, expected uint64) error {
 	replaced, err := r.swap(c, expected)
+	if err == error(errCloned) {
+		r.disown(c.NodeID)
+	}
 	if err != nil {
 		return err
 	}
@@ -209,6 +213,10 @@ func (r *Registry) swap(c *Connection, expected uint64) (replaced *Connection, e
 	live := e.current != nil && !e.current.over.Load()
 	if live && e.current.Generation != expected || c.Generation <= e.last {
 		return nil, ErrRaced
+	}
+	if e.turns.take(c.InstanceID, now) {
+		e.turns = turns{cloned: &c.Token}
+		return nil, errCloned
 	}
 	c.keepFromWork(e.drained)
 	replaced, e.current, e.last = e.current, c, c.Generation

@@ -44,7 +44,7 @@ func TestNodeViewNames(t *testing.T) {
 		keys = append(keys, k)
 	}
 	slices.Sort(keys)
-	if want := []string{"available", "capacity", "in_flight", "models", "name", "reason", "version"}; !slices.Equal(keys, want) {
+	if want := []string{"available", "capacity", "in_flight", "kind", "models", "name", "reason", "version"}; !slices.Equal(keys, want) {
 		t.Errorf("adapter has %v, want %v", keys, want)
 	}
 	if m, _ := json.Marshal(v.Adapters[0]["models"]); string(m) != `[{"loaded":false,"name":"m"}]` {
