@@ -53,6 +53,7 @@ func RunNormalized(t *testing.T, build Build, n Normalized) {
 		{"cut anywhere", s.cutAnywhere}, {"characters", s.characters}, {"long lines", s.longLines}, {"ends", s.ends},
 		{"refusals", s.refusals}, {"cancel", s.cancel}, {"silence", s.silence}, {"emitter", s.emitter},
 		{"garbage", s.garbage}, {"requests", s.requests}, {"secrets", s.secrets}, {"at once", s.atOnce}, {"connect", s.connect},
+		{"keys", s.keys},
 	} {
 		t.Run(part.name, part.run)
 	}

@@ -56,7 +56,7 @@ func Run(t *testing.T, build Build, d Dialect) {
 	}{
 		{"probe", s.probe}, {"recordings", s.recordings}, {"splits", s.splits}, {"cut anywhere", s.cutAnywhere},
 		{"cancel", s.cancel}, {"silence", s.silence}, {"sink", s.sink}, {"garbage", s.garbage}, {"secrets", s.secrets},
-		{"at once", s.atOnce}, {"connect", s.connect},
+		{"at once", s.atOnce}, {"connect", s.connect}, {"keys", s.keys},
 	} {
 		t.Run(part.name, part.run)
 	}

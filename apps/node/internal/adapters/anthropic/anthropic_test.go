@@ -76,6 +76,7 @@ func TestProbe(t *testing.T) {
 		"llama.cpp":   {fixture(t, "llamacpp-0.7.0/models"), with(execution.Model{Name: "tiny", Loaded: true, Context: 4096}), ""},
 		"ollama":      {fixture(t, "ollama-0.17.4/models"), with(execution.Model{Name: "slow:latest"}, execution.Model{Name: "tiny:latest"}), ""},
 		"wants a key": {json(401, `{"type":"error","error":{"type":"authentication_error","message":"x-api-key header is required"}}`), unknown, ""},
+		"refuses":     {json(403, `{}`), unknown, ""},
 		"has no list": {json(404, `{}`), unknown, ""},
 		"busy":        {json(429, `{}`), unknown, ""},
 		"loading":     {fixture(t, "llamacpp-0.7.0/503-loading"), execution.Capabilities{Version: "unknown"}, "loading"},

@@ -60,31 +60,40 @@ func (p *Provider) look(ctx context.Context) execution.Capabilities {
 		return unavailable(fmt.Sprintf("provider answers %d to GET /api/version", s))
 	case s >= 300 && s < 400:
 		return unavailable(fmt.Sprintf("provider redirects (%d); set base_url to where it redirects to", s))
-	case s == 401 || s == 403: // something before it wants a key; it is there all the same
+	case wantsKey(s):
 		return execution.Capabilities{Available: true, Version: version}
 	}
-	models, reason := p.list(ctx, "/api/tags")
-	if reason != "" {
+	models, keyed, reason := p.list(ctx, "/api/tags")
+	switch {
+	case keyed: // the version alone is told to whoever asks
+		return execution.Capabilities{Available: true, Version: version}
+	case reason != "":
 		return unavailable(reason)
 	}
-	inMemory, _ := p.list(ctx, "/api/ps") // older versions don't have it
+	inMemory, _, _ := p.list(ctx, "/api/ps") // older versions don't have it
 	return execution.Capabilities{Available: true, Version: version, Models: p.models(ctx, models, inMemory)}
 }
 
-// list asks for a list of models; a reason says why there is none.
-func (p *Provider) list(ctx context.Context, path string) (models []listed, reason string) {
+// wantsKey reports whether something before an Ollama wants a key, which the node hasn't: it is there all the same, and
+// what it has isn't told.
+func wantsKey(status int) bool { return status == 401 || status == 403 }
+
+// list asks for a list of models; keyed or a reason say why there is none.
+func (p *Provider) list(ctx context.Context, path string) (models []listed, keyed bool, reason string) {
 	answer, err := p.client.Fetch(ctx, path, maxList)
 	if err != nil {
-		return nil, failed(err, path)
+		return nil, false, failed(err, path)
 	}
 	var l list
 	switch {
+	case wantsKey(answer.Status):
+		return nil, true, ""
 	case answer.Status != 200:
-		return nil, fmt.Sprintf("provider answers %d to GET %s; does base_url point to an Ollama?", answer.Status, path)
+		return nil, false, fmt.Sprintf("provider answers %d to GET %s; does base_url point to an Ollama?", answer.Status, path)
 	case json.Unmarshal(answer.Body, &l) != nil || l.Models == nil:
-		return nil, "answer to GET " + path + " isn't a list of models; does base_url point to an Ollama?"
+		return nil, false, "answer to GET " + path + " isn't a list of models; does base_url point to an Ollama?"
 	}
-	return l.Models, ""
+	return l.Models, false, ""
 }
 
 // models puts together what the lists say. A model in memory has the context that it was loaded with; of others it is

@@ -89,6 +89,7 @@ func TestProbe(t *testing.T) {
 			execution.Capabilities{Available: true, Version: "ollama 0.17.4", Models: []execution.Model{{Name: "slow:latest"}, {Name: "tiny:latest"}}}, ""},
 		"another":      {map[string]fakeprovider.Script{"/v1/models": fakeprovider.Models("m")}, execution.Capabilities{Available: true, Version: "unknown", Models: []execution.Model{{Name: "m"}}}, ""},
 		"wants a key":  {map[string]fakeprovider.Script{"/v1/models": json(401, `{}`)}, execution.Capabilities{Available: true, Version: "unknown"}, ""},
+		"refuses":      {map[string]fakeprovider.Script{"/v1/models": json(403, `{}`)}, execution.Capabilities{Available: true, Version: "unknown"}, ""},
 		"has no list":  {nil, execution.Capabilities{Available: true, Version: "unknown"}, ""},
 		"empty list":   {map[string]fakeprovider.Script{"/v1/models": json(200, `{"data":null}`)}, execution.Capabilities{Available: true, Version: "unknown", Models: []execution.Model{}}, ""},
 		"loading":      {map[string]fakeprovider.Script{"/v1/models": fixture(t, "llamacpp-0.7.0/503-loading")}, execution.Capabilities{Version: "unknown"}, "loading"},
