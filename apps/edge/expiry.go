@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"crypto/x509"
 	"fmt"
 	"slices"
 	"time"
@@ -18,22 +17,12 @@ func (g *graph) expiries() map[string]time.Time {
 	ends := map[string]time.Time{}
 	if g.identity != nil {
 		m := g.identity.Current()
-		ends["edge"], ends["ca"] = m.NotAfter(), lastOf(m.CAs())
+		ends["edge"], ends["ca"] = m.NotAfter(), m.TrustEnds()
 	}
 	if c := g.callers.TLSConfig; c != nil && len(c.Certificates) > 0 && c.Certificates[0].Leaf != nil {
 		ends["http"] = c.Certificates[0].Leaf.NotAfter
 	}
 	return ends
-}
-
-// lastOf is when the last of some certificates ends.
-func lastOf(all []*x509.Certificate) (end time.Time) {
-	for _, c := range all {
-		if c.NotAfter.After(end) {
-			end = c.NotAfter
-		}
-	}
-	return end
 }
 
 // whose says to people what a certificate is for.

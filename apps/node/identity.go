@@ -2,6 +2,9 @@ package node
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"time"
 
 	"iop/packages/go/config"
 	shared "iop/packages/go/program"
@@ -25,6 +28,32 @@ func (p *program) followIdentity(cfg *config.Node, opts Options) (stop func()) {
 		})
 	}()
 	return func() { cancel(); <-ended }
+}
+
+// warnBefore is how long before its end a certificate is worth a word: time enough for whoever makes them.
+const warnBefore = 30 * 24 * time.Hour
+
+// expiries are when the certificates end that the node relies on: "node" is its own chain, "ca" the last of the CAs that
+// its edges are known by.
+func (p *program) expiries() map[string]time.Time {
+	if p.identity == nil {
+		return nil
+	}
+	m := p.identity.Current()
+	return map[string]time.Time{"node": m.NotAfter(), "ca": m.TrustEnds()}
+}
+
+// warnings says what will be wrong though the node works.
+func (p *program) warnings() []string {
+	all := []string{}
+	for what, at := range p.expiries() {
+		if time.Until(at) < warnBefore {
+			name := map[string]string{"node": "the node's own certificate", "ca": "the CA that edges are known by"}[what]
+			all = append(all, fmt.Sprintf("%s ends on %s; renew it", name, at.UTC().Format(time.DateOnly)))
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // tellIdentity tells the Edges that a new identity can't be used.

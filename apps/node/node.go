@@ -41,6 +41,8 @@ type Options struct {
 	// OnReady is called each time that an Edge confirmed this node as dispatchable, with the Edge's address. It must
 	// not block.
 	OnReady func(edge string)
+	// OnStart is called once, when everything is open that the node needs of its own machine, before the first dial.
+	OnStart func()
 	// OnAdmin is called with the address of the admin listener, once it listens.
 	OnAdmin func(addr net.Addr)
 	// Reload asks for the files of the identity to be read again; they are, too, when they change. Nil never asks.
@@ -104,6 +106,9 @@ func Run(ctx context.Context, cfg *config.Node, opts Options) error {
 	defer stopIdentity()
 	if opts.Inside != nil {
 		opts.Inside(&Inside{p})
+	}
+	if opts.OnStart != nil {
+		opts.OnStart()
 	}
 	p.run(ctx)
 	return nil
@@ -296,7 +301,8 @@ func (p *program) serveAdmin(listen string, metrics *admin.Metrics) (stop func()
 	server := &http.Server{
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
 		Handler: admin.New(admin.Config{
-			Listen: listen, Version: p.opts.Version, Links: p.linkStates, Work: p.work, Store: p.record.health(), Metrics: metrics, Log: p.opts.Log,
+			Listen: listen, Version: p.opts.Version, Links: p.linkStates, Work: p.work, Store: p.record.health(), Metrics: metrics,
+			Expiries: p.expiries, Warnings: p.warnings, Log: p.opts.Log,
 		}),
 		ErrorLog: logging.HTTPErrors(p.opts.Log),
 	}

@@ -31,6 +31,10 @@ type Config struct {
 	Work  func() []node.Snapshot
 	// Store returns the state of the node's record; nil shows none.
 	Store func() store.Health
+	// Expiries returns when the certificates end that the node relies on, by what they are for; nil shows none.
+	Expiries func() map[string]time.Time
+	// Warnings returns what people should do something about although the node works; nil = nothing.
+	Warnings func() []string
 	// Metrics counts what Links and Work don't show.
 	Metrics *Metrics
 	// Log takes refused requests.
@@ -108,6 +112,7 @@ type status struct {
 	Running    []running `json:"running"`
 	Lingering  int       `json:"lingering"`
 	Store      *record   `json:"store,omitempty"`
+	Warnings   []string  `json:"warnings"`
 }
 
 // record is how the node's own record is.
@@ -177,7 +182,10 @@ type running struct {
 func statusOf(cfg Config) status {
 	s := status{
 		Version: cfg.Version, Goroutines: runtime.NumGoroutine(),
-		Links: []link{}, Adapters: []adapter{}, Running: []running{},
+		Links: []link{}, Adapters: []adapter{}, Running: []running{}, Warnings: []string{},
+	}
+	if cfg.Warnings != nil {
+		s.Warnings = cfg.Warnings()
 	}
 	for _, l := range cfg.Links() {
 		s.Links = append(s.Links, linkOf(l))

@@ -5,12 +5,15 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"iop/apps/node/internal/node"
 	"iop/apps/node/internal/router"
+	"iop/apps/node/internal/store"
 	"iop/apps/node/internal/transport"
 	"iop/packages/go/execution"
 )
@@ -18,6 +21,9 @@ import (
 func handler(m *Metrics) http.Handler {
 	return New(Config{
 		Listen: "node.internal:9000", Version: "1.2", Metrics: m,
+		Expiries: func() map[string]time.Time { return map[string]time.Time{"node": time.Unix(1900000000, 0)} },
+		Warnings: func() []string { return []string{"the certificate …"} },
+		Store:    func() store.Health { return store.Health{Degraded: true, Queued: 2, Written: 3, Lost: 4} },
 		Links: func() []transport.Status {
 			return []transport.Status{{Edge: "e:1", State: transport.StateBackoff, Generation: 7, LastError: "refused",
 				NextDial: time.Unix(1000, 0), Dials: 3, Registrations: 2}}
@@ -59,6 +65,9 @@ func TestHealthAndStatus(t *testing.T) {
 	if !s.Draining || s.Lingering != 1 || s.Goroutines < 1 || s.Version != "1.2" || len(s.Links) != 1 || len(s.Running) != 1 {
 		t.Errorf("status = %+v", s)
 	}
+	if len(s.Warnings) != 1 || s.Store == nil || s.Store.State != "degraded" {
+		t.Errorf("warnings %q, store %+v", s.Warnings, s.Store)
+	}
 	if l := s.Links[0]; l.State != "backoff" || l.Generation != 7 || l.NextDial == nil || l.LastRead != nil {
 		t.Errorf("link = %+v", l)
 	}
@@ -90,10 +99,41 @@ func TestMetrics(t *testing.T) {
 		`iop_node_adapter_in_flight{adapter="gpu",edge="e:1"} 1`,
 		`iop_node_adapter_available{adapter="gpu",edge="e:1"} 1`,
 		`iop_node_draining{edge="e:1"} 1`,
+		`iop_identity_not_after_seconds{what="node"} 1.9e+09`,
+		`iop_node_store_degraded 1`, `iop_node_store_lost_total 4`,
 		"go_goroutines ",
 	} {
 		if !strings.Contains(body, want+"\n") && !strings.Contains(body, want) {
 			t.Errorf("metrics lack %s", want)
+		}
+	}
+}
+
+// Each metric of ours has a line in the docs, and the docs name none that isn't there.
+func TestMetricsAreDocumented(t *testing.T) {
+	m := NewMetrics()
+	m.Ended(node.Ended{Adapter: "gpu", Status: execution.StatusError, Code: execution.CodeUpstreamError})
+	m.Refused(execution.CodeAdapterBusy)
+	m.Late("emit")
+	_, body := get(t, handler(m), "localhost", "/metrics")
+	docs, err := os.ReadFile("../../../../docs/monitoring.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(docs), "\n## Metrics of a node\n")
+	if !ok {
+		t.Fatal("docs/monitoring.md has no section about the metrics of a node")
+	}
+	table, _, _ = strings.Cut(table, "\n## ")
+	there := map[string]bool{}
+	for _, help := range regexp.MustCompile(`(?m)^# HELP (iop_[a-z_]+) .+$`).FindAllStringSubmatch(body, -1) {
+		if there[help[1]] = true; !strings.Contains(table, "`"+help[1]+"`") {
+			t.Errorf("docs/monitoring.md lacks %s", help[1])
+		}
+	}
+	for _, name := range regexp.MustCompile("`(iop_[a-z_]+)`").FindAllStringSubmatch(table, -1) {
+		if !there[name[1]] {
+			t.Errorf("docs/monitoring.md has %s, which isn't there", name[1])
 		}
 	}
 }

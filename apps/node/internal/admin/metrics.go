@@ -80,7 +80,7 @@ type snapshotCollector struct {
 	cfg                                                  Config
 	up, state, generation, dials, registrations, streams *prometheus.Desc
 	inFlight, capacity, available, lingering, draining   *prometheus.Desc
-	rtt                                                  *prometheus.Desc
+	rtt, expiry                                          *prometheus.Desc
 	degraded, queued, written, lost                      *prometheus.Desc // of the journal
 }
 
@@ -105,7 +105,10 @@ func newSnapshotCollector(cfg Config) *snapshotCollector {
 		degraded:      desc("store_degraded", "1 while the journal can't be written."),
 		queued:        desc("store_queued", "Rows that wait to be written to the journal."),
 		written:       desc("store_written_total", "Rows written to the journal."),
-		lost:          desc("store_lost_total", "Rows that the journal's full queue dropped."),
+		// Of the same name as the edge's: one rule watches both.
+		expiry: prometheus.NewDesc("iop_identity_not_after_seconds",
+			"When a certificate ends that this program relies on, in Unix time.", []string{"what"}, nil),
+		lost: desc("store_lost_total", "Rows that the journal's full queue dropped."),
 	}
 }
 
@@ -134,6 +137,11 @@ func (c *snapshotCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.inFlight, float64(a.InFlight), w.Edge, a.Name)
 			gauge(c.capacity, float64(a.Capacity), w.Edge, a.Name)
 			gauge(c.available, flag(a.Caps.Available), w.Edge, a.Name)
+		}
+	}
+	if c.cfg.Expiries != nil {
+		for what, at := range c.cfg.Expiries() {
+			gauge(c.expiry, float64(at.Unix()), what)
 		}
 	}
 	c.collectStore(ch)
