@@ -20,8 +20,10 @@ func formsOf(value []byte) [][]byte {
 		}
 		forms = append(forms, form)
 	}
-	add(escaped(value, percent("%%%02X")))
-	add(escaped(value, percent("%%%02x")))
+	for _, plain := range []string{"", "$&+=:@", "$&+=:@/", "!'()*", ";/?:@&=+$,#!'()*"} { // a query, a path segment, a path, JavaScript's two
+		add(escaped(value, percent("%%%02X", plain)))
+		add(escaped(value, percent("%%%02x", plain)))
+	}
 	add(escaped(value, inJSON("", "")))
 	add(escaped(value, inJSON("/", "")))
 	add(escaped(value, inJSON("", "<>&")))
@@ -50,11 +52,11 @@ func escaped(value []byte, escape func(c byte) string) []byte {
 	return out
 }
 
-// percent escapes what isn't unreserved in a URL.
-func percent(format string) func(byte) string {
+// percent escapes what isn't unreserved in a URL, nor left alone by who writes it.
+func percent(format, plain string) func(byte) string {
 	return func(c byte) string {
 		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-._~", c) >= 0:
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-._~", c) >= 0, strings.IndexByte(plain, c) >= 0:
 			return ""
 		}
 		return fmt.Sprintf(format, c)

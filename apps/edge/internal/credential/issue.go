@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"iop/packages/go/config"
@@ -170,6 +171,8 @@ func grantOf(state *config.State, o *Order) (g credentiallease.Grant, err error)
 	switch {
 	case err != nil:
 		return g, err
+	case strings.HasPrefix(origin, "http:"):
+		return g, refuse(credentiallease.PlaintextOriginRefused, credentiallease.FieldOrigin)
 	case origin != profile.Origin:
 		return g, refuse(credentiallease.OriginRefused, credentiallease.FieldOrigin)
 	case !slices.Contains(profile.Paths, method+" "+full):
