@@ -53,6 +53,10 @@ type Options struct {
 
 	// Listen opens the listener of listen.nodes, listen.http or listen.admin, by its last word; nil is TCP.
 	Listen func(name, addr string) (net.Listener, error)
+	// Outlives reports that a listener's socket is somebody else's, too, and goes on to take connections when this process
+	// closes it. Then a drain closes that of the callers at once: who connects from then on waits for the next process
+	// instead of being refused. nil = none does.
+	Outlives func(name string) bool
 	// Inside is given the edge's inside, before anything listens. For a simulation; nil is nobody.
 	Inside func(*Inside)
 	// Faults is asked at the points at which a simulation may interfere; nil is nobody.
@@ -98,6 +102,7 @@ type graph struct {
 	admin     *http.Server // nil = off
 	bind      func(name, addr string) (net.Listener, error)
 	listen    listeners
+	outlives  bool // the callers' socket goes on without this process
 }
 
 type listeners struct{ nodes, http, admin net.Listener }
@@ -112,7 +117,8 @@ func build(cfg *config.Edge, generations *node.Generations, tracer *tracing.Trac
 	l.state.Store(config.NewState(cfg, version, nil))
 	current := l.current
 
-	g := &graph{cfg: cfg, log: opts.Log, live: l, bind: opts.Listen}
+	g := &graph{cfg: cfg, log: opts.Log, live: l, bind: opts.Listen,
+		outlives: opts.Outlives != nil && opts.Outlives("http")}
 	if g.bind == nil {
 		g.bind = func(_, addr string) (net.Listener, error) { return net.Listen("tcp", addr) }
 	}
@@ -327,6 +333,7 @@ func closed(err error) error {
 // edge_draining all the while.
 func (g *graph) drain(kill <-chan struct{}) {
 	g.log.Info().Int("running", g.service.Live()).Stringer("grace", g.cfg.Timers.Drain).Msg("edge is draining")
+	g.handOver(kill)
 	g.nodes.Drain(g.cfg.Timers.Drain)
 	g.service.Drain()
 	// Background runs aren't waited for: their nodes go on with them, and tell the next edge process how they ended.
@@ -351,6 +358,23 @@ func (g *graph) drain(kill <-chan struct{}) {
 	}
 	g.callers.Close() // a run whose caller doesn't read hangs in its write
 	<-done
+}
+
+// handOverWait is how long requests are still taken on connections that were accepted before their socket was handed over.
+const handOverWait = 250 * time.Millisecond
+
+// handOver leaves the callers' socket to the next process, where it outlives this one.
+func (g *graph) handOver(kill <-chan struct{}) {
+	if !g.outlives {
+		return
+	}
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = g.callers.Shutdown(now) // closes listener and idle connections, and waits for nothing
+	select {
+	case <-time.After(handOverWait):
+	case <-kill:
+	}
 }
 
 // closeLimit bounds how long callers may take to read the end of their answers.

@@ -49,6 +49,8 @@ func testProgram() *cobra.Command {
 	}), &file)
 	add("serve", func(*cobra.Command, []string) error { return serveForTest(true) })
 	add("stubborn", func(*cobra.Command, []string) error { return serveForTest(false) })
+	var addr string
+	add("activated", func(*cobra.Command, []string) error { return readOne(addr) }).Flags().StringVar(&addr, "addr", "", "")
 	root.AddCommand(Group("group", "holds one", &cobra.Command{Use: "ok", Run: func(*cobra.Command, []string) {}}), VersionCommand())
 	return root
 }
@@ -84,6 +86,26 @@ func serveForTest(heedsKill bool) error {
 			return errors.New("killed")
 		}
 	})
+}
+
+// readOne takes the sockets that it was handed, and prints the line of the one connection that it accepts.
+func readOne(addr string) error {
+	sockets, err := TakeSockets("http", "nodes")
+	if err != nil {
+		return err
+	}
+	l, err := sockets.Listen("http", addr)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("here: %t, for children: %s\n", sockets.Has("http"), os.Getenv("LISTEN_FDS"))
+	conn, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	fmt.Printf("read %s", line)
+	return err
 }
 
 func command(args ...string) *exec.Cmd {

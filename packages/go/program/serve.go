@@ -25,6 +25,16 @@ type Signals struct {
 	Reload <-chan struct{}
 }
 
+// Ready tells the service manager, where there is one, that the program does its work, or what else there is to say of it:
+// text is for people (systemctl status).
+func Ready(log zerolog.Logger, text string) { tell(log, "READY=1\nSTATUS="+text) }
+
+func tell(log zerolog.Logger, state string) {
+	if err := Notify(state); err != nil {
+		log.Warn().Err(err).Msg("the service manager doesn't hear")
+	}
+}
+
 // Serve calls run and returns its error. The first SIGTERM or SIGINT cancels run's context: finish what runs, then
 // return. The others are in the signals that run gets.
 func Serve(log zerolog.Logger, run func(ctx context.Context, signals Signals) error) error {
@@ -54,6 +64,7 @@ func Serve(log zerolog.Logger, run func(ctx context.Context, signals Signals) er
 			case !stopping:
 				stopping = true
 				log.Info().Stringer("signal", s).Msg("stopping: running requests may finish; a second signal ends them")
+				tell(log, "STOPPING=1")
 				drain()
 			default:
 				log.Warn().Stringer("signal", s).Msg("ending at once")

@@ -56,6 +56,9 @@ func serveCommand() *cobra.Command {
 		Long: `Run the Edge until SIGTERM or SIGINT. The first signal drains: new requests are refused, running ones may finish for
 timers.drain. A second signal ends at once. The log goes to standard error.
 
+Under systemd it says when it is ready (Type=notify), and takes its listening sockets from a socket unit with
+FileDescriptorName= http, nodes or admin: then nobody is refused while it restarts.
+
 Exit code: 0 after a drain, 1 if it couldn't start, broke, or was ended at once.`,
 		Example: `  iop-edge serve -c configs/edge.yaml
   GOMEMLIMIT=2GiB iop-edge serve -c /etc/iop/edge.yaml`,
@@ -84,6 +87,11 @@ func serve(file string, anyMemory bool) error {
 		return err
 	}
 	defer out.Close()
+	sockets, err := program.TakeSockets("http", "nodes", "admin")
+	if err != nil {
+		return err
+	}
+	defer sockets.Close()
 	program.RaiseFileLimit(log, diagnose.FilesNeeded(cfg))
 	program.WarnMemory(log, cfg.MemoryBound().Total(), "lower limits.body_memory, limits.connections, limits.slow_answers or max_concurrency (iop-edge check lists them), or raise it (systemd: MemoryMax=)")
 	if cfg.InsecurePlaintext {
@@ -96,7 +104,11 @@ func serve(file string, anyMemory bool) error {
 		log.Info().Str("endpoint", traces.Endpoint).Str("service", traces.Service).Msg("traces are exported")
 	}
 	return program.Serve(log, func(ctx context.Context, signals program.Signals) error {
-		return edge.Run(ctx, cfg, edge.Options{Log: log, Version: program.Version(), Tracing: traces, Kill: signals.Kill, Reload: signals.Reload})
+		return edge.Run(ctx, cfg, edge.Options{
+			Log: log, Version: program.Version(), Tracing: traces, Kill: signals.Kill, Reload: signals.Reload,
+			Listen: sockets.Listen, Outlives: sockets.Has,
+			OnListen: func(at edge.Addrs) { program.Ready(log, "callers "+at.HTTP.String()+", nodes "+at.Nodes.String()) },
+		})
 	})
 }
 

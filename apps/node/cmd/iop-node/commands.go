@@ -78,9 +78,18 @@ func serve(file string) error {
 	if traces != nil {
 		log.Info().Str("endpoint", traces.Endpoint).Str("service", traces.Service).Msg("traces are exported")
 	}
+	if cfg.TLS != nil { // without it no edge lends this node a key
+		node.Harden(log)
+	}
 	return program.Serve(log, func(ctx context.Context, signals program.Signals) error {
+		opts := node.Options{
+			Log: log, Version: program.Version(), Tracing: traces, Kill: signals.Kill,
+			OnStart: func() { program.Ready(log, "dialing "+strings.Join(cfg.Edges, ", ")) },
+			OnReady: func(edge string) { program.Ready(log, "ready at "+edge) },
+		}
 		if cfg.TLS != nil {
-			return node.Run(ctx, cfg, node.Options{Log: log, Version: program.Version(), Tracing: traces, Reload: signals.Reload, Kill: signals.Kill})
+			opts.Reload = signals.Reload
+			return node.Run(ctx, cfg, opts)
 		}
 		go func() { // ends with the program's draining
 			for {
@@ -92,7 +101,7 @@ func serve(file string) error {
 				}
 			}
 		}()
-		return node.Run(ctx, cfg, node.Options{Log: log, Version: program.Version(), Tracing: traces, Kill: signals.Kill})
+		return node.Run(ctx, cfg, opts)
 	})
 }
 
