@@ -10,10 +10,12 @@ export function span(ms) {
   const s = ms / 1000;
   if (s < 10) return `${s.toFixed(1)} s`;
   if (s < 60) return `${Math.floor(s)} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ${pad(Math.floor(s) % 60)} s`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${pad(Math.floor(s / 60) % 60)} min`;
-  return `${Math.floor(s / 86400)} d ${Math.floor(s / 3600) % 24} h`;
+  if (s < 3600) return two(Math.floor(s / 60), 'min', Math.floor(s) % 60, 's');
+  if (s < 86400) return two(Math.floor(s / 3600), 'h', Math.floor(s / 60) % 60, 'min');
+  return two(Math.floor(s / 86400), 'd', Math.floor(s / 3600) % 24, 'h');
 }
+
+const two = (a, unitA, b, unitB) => `${a} ${unitA}${b > 0 ? ` ${b} ${unitB}` : ''}`;
 
 // age is span in whole seconds, for what counts up.
 export const age = (ms) => span(ms === null || !Number.isFinite(ms) ? ms : Math.max(0, Math.floor(ms / 1000) * 1000)).replace('0 ms', '0 s').replace('.0 s', ' s');

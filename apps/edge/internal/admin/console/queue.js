@@ -13,8 +13,8 @@ export function makeQueue() {
     { name: 'Running', class: 'num', cell: text((r) => String(r.running)) },
     { name: 'Waiting', class: 'num', cell: text((r) => String(r.waiting)) },
     { name: 'Longest wait', class: 'num', cell: text((r) => (r.waiting > 0 ? span(r.longest_ms) : '–')) },
-    { name: 'Most may wait', class: 'num', cell: text((r) => limit(r.queue_depth, String)) },
-    { name: 'For at most', class: 'num', cell: text((r) => (r.fail_fast ? 'not without a node' : limit(r.queue_wait_ms, span))) },
+    { name: 'May wait', class: 'num', cell: text((r) => limit(r.queue_depth, String)) },
+    { name: 'At most for', class: 'num', ...lines((r) => [limit(r.queue_wait_ms, span), r.fail_fast && 'only while a node is there']) },
   ], { key: (r) => `${r.route}\n${r.adapter}`, empty: byId('queue-empty'), refuge: byId('queue-title') });
   return (view) => {
     const { queue } = view.snapshot;

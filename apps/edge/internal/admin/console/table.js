@@ -28,7 +28,11 @@ export class Table {
         c.make?.(cell);
         return cell;
       })),
-      update: (row, item) => this.columns.forEach((c, i) => c.cell(row.children[i], item)),
+      update: (row, item) => this.columns.forEach((c, i) => {
+        const cell = row.children[i];
+        c.cell(cell, item);
+        cell.toggleAttribute('data-none', cell.textContent === '–'); // a narrow screen leaves it out
+      }),
     });
   }
 }
