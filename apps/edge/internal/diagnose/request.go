@@ -150,7 +150,7 @@ func (t *trial) failed(resp *http.Response, reply []byte) doctor.Finding {
 	if node := resp.Header.Get("X-IOP-Node"); node != "" {
 		where = fmt.Sprintf(" at node %s after %s ms in the queue", node, orUnknown(resp.Header.Get("X-IOP-Queue-Ms")))
 	}
-	remedy := advise(code)
+	remedy := Advise(code)
 	if code == execution.CodeUnauthorized.String() && !t.key {
 		remedy = "give an API key with --key-file FILE or IOP_API_KEY (iop-edge key new NAME makes one)"
 	}
@@ -186,8 +186,8 @@ func orUnknown(s string) string {
 	return s
 }
 
-// advise says what to do about a failure code; one that isn't known is a provider's own.
-func advise(code string) string {
+// Advise says what to do about a failure code; one that isn't known is a provider's own.
+func Advise(code string) string {
 	for c, text := range advices() {
 		if c.String() == code {
 			return text

@@ -24,6 +24,9 @@ type running struct {
 	Reasons []string `json:"reasons"`
 }
 
+// eventsLimit is how long past events are read: the stream goes on with what happens, and has no end.
+const eventsLimit = 500 * time.Millisecond
+
 // maxAnswer bounds what is read of an answer.
 const maxAnswer = 32 << 20
 
@@ -177,7 +180,7 @@ func (x *examination) judge(n *node) []doctor.Finding {
 
 // skews looks for nodes whose clock jumped, among the last events.
 func (x *examination) skews(ctx context.Context) []doctor.Finding {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, eventsLimit)
 	defer cancel()
 	seen := map[string]string{}
 	for _, e := range x.recent(ctx, "clock_skew") {

@@ -108,7 +108,7 @@ const (
 )
 
 // sniffLimit bounds each of two looks at what listens.
-const sniffLimit = 2 * time.Second
+const sniffLimit = 3 * time.Second
 
 // sniff finds out what listens at an address that doesn't answer as an Edge: a web server waits for the end of a head
 // that never comes, and an Edge in mode managed says nothing to what doesn't begin with TLS.

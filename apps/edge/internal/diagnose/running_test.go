@@ -1,0 +1,140 @@
+package diagnose_test
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"iop/apps/edge/internal/diagnose"
+	"iop/packages/go/doctor"
+	"iop/packages/go/execution"
+)
+
+type certificate = x509.Certificate
+
+// What a running Edge says of its nodes, places and routes.
+func TestRunningEdge(t *testing.T) {
+	nodes := func(list string) answers { return ready(answers{"/admin/v1/nodes": `{"nodes":[` + list + `]}`}) }
+	for name, c := range map[string]struct {
+		says  answers
+		more  string
+		check string
+		level doctor.Level
+		words []string
+	}{
+		"all well":   {ready(nil), allModel, "node a", doctor.OK, []string{"ready"}},
+		"draining":   {ready(answers{"/readyz": `{"ready":false,"reasons":["the edge is draining"]}`}), allModel, "admin", doctor.Warning, []string{"draining"}},
+		"offline":    {nodes(`{"id":"a","state":"offline","reason":"it isn't connected"}`), allModel, "node a", doctor.Fail, []string{"isn't connected", "iop-node doctor"}},
+		"disabled":   {nodes(`{"id":"a","state":"disabled"}`), allModel, "node a", doctor.Warning, []string{"enabled: true"}},
+		"drained":    {nodes(`{"id":"a","state":"draining","drained":true}`), allModel, "node a", doctor.Warning, []string{"ctl drain a --undo"}},
+		"not ready":  {nodes(`{"id":"a","state":"unresponsive","reason":"it doesn't accept work"}`), allModel, "node a", doctor.Fail, []string{"unresponsive", "doesn't accept work"}},
+		"older node": {nodes(`{"id":"a","state":"ready","version":"v0"}`), allModel, "node a", doctor.Warning, []string{"v0", "same version"}},
+		"provider down": {nodes(`{"id":"a","state":"ready","version":"v1","adapters":[{"name":"l","available":false,"reason":"connection refused"}]}`), allModel,
+			"adapter a/l", doctor.Fail, []string{"connection refused", "start its provider"}},
+		"unconfirmed": {ready(answers{"/admin/v1/queue": `{"places":[{"node":"a","adapter":"l","unconfirmed":2}]}`}), allModel,
+			"place a/l", doctor.Warning, []string{"2 runs", "ctl place release"}},
+		"broken": {ready(answers{"/admin/v1/queue": `{"places":[{"node":"a","adapter":"l","broken":{"why":"upstream_error"}}]}`}), allModel,
+			"place a/l", doctor.Warning, []string{"upstream_error"}},
+		"clock jumped": {ready(answers{"/admin/v1/events": "event: clock_skew\ndata: {\"kind\":\"clock_skew\",\"node\":\"a\",\"text\":\"the clock jumped by 10m\"}\n\n"}), allModel,
+			"clock a", doctor.Warning, []string{"10m", "timedatectl"}},
+		"nobody serves": {ready(answers{"/admin/v1/why?model=m": `{"candidates":[{"node":"a","adapter":"l","on_route":true,"reasons":[{"code":"not_offered","text":"its provider has x, not m"}]}]}`}),
+			"routes: [{model: m}]\n", "route m", doctor.Fail, []string{"a/l: its provider has x", "ctl why m"}},
+		"only full": {ready(answers{"/admin/v1/why?model=m": `{"candidates":[{"node":"a","adapter":"l","on_route":true,"reasons":[{"code":"full","text":"4 of 4"}]}]}`}),
+			"routes: [{model: m}]\n", "routes", doctor.OK, nil},
+		"few files": {ready(answers{"/metrics": "process_max_fds 100\n"}), allModel, "files", doctor.Warning, []string{"the running Edge may have 100", "LimitNOFILE"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := running(t, c.says, http.NotFound)
+			want(t, examine(t, diagnose.Options{File: e.file(t, oneNode+c.more)}), c.check, c.level, c.words...)
+		})
+	}
+}
+
+// An admin listener that wants a key.
+func TestAdminKey(t *testing.T) {
+	e := running(t, ready(answers{"/admin/v1/nodes": "401", "/admin/v1/queue": "401", "/metrics": "401"}), http.NotFound)
+	file := e.file(t, oneNode+allModel)
+	want(t, examine(t, diagnose.Options{File: file}), "nodes", doctor.Skipped, "--admin-key-file")
+	want(t, examine(t, diagnose.Options{File: file, AdminKey: adminKey}), "nodes", doctor.Fail, "doesn't accept the admin key")
+}
+
+// The test request: each of its ends.
+func TestRequest(t *testing.T) {
+	says := func(status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			var asked struct {
+				Model  string
+				Stream bool
+			}
+			text, _ := io.ReadAll(r.Body)
+			if json.Unmarshal(text, &asked) != nil || asked.Model != "m" || !asked.Stream || r.Header.Get("Authorization") != "Bearer "+apiKey {
+				status, body = 400, `{"error":{"code":"bad_request","message":"the request is wrong: `+asked.Model+`"}}`
+			}
+			w.Header().Set("X-IOP-Node", "a")
+			w.Header().Set("X-IOP-Queue-Ms", "12")
+			w.WriteHeader(status)
+			fmt.Fprint(w, body)
+		}
+	}
+	cut := func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "data: {\"choices\":[]}\n\ndata: {\"error\":{\"code\":\"upstream_truncated\",\"message\":\"it broke off\"}}\n\n")
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	for name, c := range map[string]struct {
+		handler http.HandlerFunc
+		level   doctor.Level
+		words   []string
+	}{
+		"well":   {says(200, "data: {\"choices\":[]}\n\ndata: [DONE]\n\n"), doctor.OK, []string{"node a", "12 ms", "first byte after"}},
+		"no one": {says(503, `{"error":{"code":"no_node","message":"no node is ready"}}`), doctor.Fail, []string{"no_node", "no node is ready", "ctl why"}},
+		"key":    {says(401, "{\n\"error\":{\n\"code\":\"unauthorized\",\n\"message\":\"no\"}}"), doctor.Fail, []string{"unauthorized", "iop-edge key new"}},
+		"theirs": {says(418, `I'm a teapot`), doctor.Fail, []string{"418", "provider's own answer"}},
+		"cut":    {cut, doctor.Fail, []string{"upstream_truncated", "cut", "broke its answer off"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := running(t, ready(answers{"/admin/v1/why": `{"candidates":[{"takes_work":true}]}`}), c.handler)
+			model := ""
+			all := examine(t, diagnose.Options{File: e.file(t, oneNode+"routes: [{model: m}]\n"), Request: &model, APIKey: apiKey, Deadline: time.Minute})
+			want(t, all, "request", c.level, c.words...)
+		})
+	}
+}
+
+// A request that isn't answered is given up by its deadline.
+func TestRequestDeadline(t *testing.T) {
+	gone := make(chan struct{})
+	e := running(t, ready(nil), func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadAll(r.Body)
+		<-r.Context().Done()
+		close(gone)
+	})
+	model := "m"
+	all := examine(t, diagnose.Options{File: e.file(t, oneNode+allModel), Request: &model, Deadline: 100 * time.Millisecond})
+	want(t, all, "request", doctor.Fail, "wasn't answered within 100ms", "ctl queue")
+	<-gone
+}
+
+// Every failure code has its advice.
+func TestEveryCodeHasAdvice(t *testing.T) {
+	seen := map[string]execution.Code{}
+	for _, code := range execution.Codes() {
+		text := diagnose.Advise(code.String())
+		if strings.Contains(text, "provider's own answer") {
+			t.Errorf("%v has no advice", code)
+		}
+		if other, twice := seen[text]; twice {
+			t.Errorf("%v and %v have the same advice", code, other)
+		}
+		seen[text] = code
+	}
+	if !slices.Contains(execution.Codes(), execution.CodeInternal) {
+		t.Error("there are no codes")
+	}
+}
