@@ -8,6 +8,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -33,7 +34,7 @@ type Config struct {
 	Listen string
 	// State returns the configuration in force, for the admin keys.
 	State func() *config.State
-	// Version is what the Edge calls itself.
+	// Version is what the Edge calls itself; "" is "dev".
 	Version string
 	// NotReady returns why the Edge takes no work, for people; nothing = it does.
 	NotReady func() []string
@@ -137,6 +138,7 @@ type handler struct {
 
 // New returns the handler of the admin listener. It starts nothing.
 func New(cfg Config) http.Handler {
+	cfg.Version = cmp.Or(cfg.Version, "dev")
 	h := &handler{cfg: cfg, loopback: config.Loopback(cfg.Listen), table: map[string]Endpoint{}, epoch: rand.Text()[:8]}
 	for _, e := range Endpoints() {
 		h.table[e.Path] = e

@@ -1,17 +1,17 @@
 // What happened last, the newest first.
 
-import { byId, setText } from './dom.js';
+import { byId } from './dom.js';
 import { clock, plural, span } from './format.js';
 import { Table, chip, lines, text } from './table.js';
 import { eventTone, words } from './words.js';
 
-const kept = 50;
+const kept = 25; // of each list
 
-// about says what an event is about: the node, and the run.
+// about says what an event is about: the request, and the node.
 function about(e) {
   const place = [e.node, e.adapter].filter(Boolean).join(' / ');
   const run = [e.model, e.principal].filter(Boolean).join(', ');
-  return [run || place || 'the Edge', [run && place, e.run_id].filter(Boolean).join(', ')];
+  return [run || e.run_id, place].filter(Boolean).join(' on ') || 'the Edge';
 }
 
 function said(e) {
@@ -25,27 +25,30 @@ function said(e) {
   if (e.code && e.code !== e.kind) parts.push(words(e.code));
   if (e.text) parts.push(e.text);
   if (e.kind.startsWith('run_') && e.after_ms > 0) parts.push(`after ${span(e.after_ms)}`);
-  return parts.join(', ') || '–';
+  if (e.run_id) parts.push(e.run_id);
+  return parts.join(', ');
 }
 
-// Events remembers the newest and shows them.
+// Events remembers the newest and shows them: those of runs beside all others, which they would push out within a second.
 export class Events {
-  #list = [];
   #number = 0;
-  #table = new Table(byId('events-table'), [
-    { name: 'At', cell: text((e) => (e.at ? clock(e.at) : '–')) },
-    { name: 'Event', ...chip((e) => [words(e.kind), eventTone(e)]) },
-    { name: 'About', ...lines(about) },
-    { name: 'What', class: 'wide', cell: text(said) },
-  ], { key: (e) => e.number, empty: byId('events-empty'), refuge: byId('events-title') });
+  #lists = [makeList('node-events'), makeList('run-events')];
 
   add(e) {
-    this.#list.unshift({ ...e, number: ++this.#number });
-    if (this.#list.length > kept) this.#list.length = kept;
+    const { list } = this.#lists[e.kind.startsWith('run_') ? 1 : 0];
+    list.unshift({ ...e, number: ++this.#number });
+    if (list.length > kept) list.length = kept;
   }
 
   render() {
-    setText(byId('events-count'), this.#list.length === kept ? `the last ${kept}` : '');
-    this.#table.render(this.#list);
+    for (const { table, list } of this.#lists) table.render(list);
   }
+}
+
+function makeList(id) {
+  return { list: [], table: new Table(byId(id), [
+    { name: 'At', class: 'time', cell: text((e) => (e.at ? clock(e.at) : '–')) },
+    { name: 'Event', ...chip((e) => [words(e.kind), eventTone(e)]) },
+    { name: 'What', ...lines((e) => [about(e), said(e)]) },
+  ], { key: (e) => e.number, empty: byId(`${id}-empty`), refuge: byId(`${id}-title`) }) };
 }

@@ -12,6 +12,7 @@ const where = (r) => (r.node ? [r.node, r.adapter] : ['–', r.adapter]);
 function request(open) {
   return {
     name: 'Request',
+    class: 'id',
     make: (cell) => {
       const button = el('button', { type: 'button', class: 'plain' }, el('span', { class: 'main' }));
       button.addEventListener('click', () => open(cell.run, button));
