@@ -50,7 +50,7 @@ var mayImport = map[string][]string{
 	"apps/edge/internal/httpapi": {"packages/go/tracing", "packages/go/execution", "packages/go/config", "packages/go/httprules",
 		"apps/edge/internal/dialect", "apps/edge/internal/service"},
 	"apps/edge/internal/dialect": {"packages/go/execution", "apps/edge/internal/dialect"},
-	"apps/edge/internal/admin": {"packages/go/execution", "packages/go/config", "packages/go/httprules", "apps/edge/internal/admission",
+	"apps/edge/internal/admin": {"packages/go/identity", "packages/go/execution", "packages/go/config", "packages/go/httprules", "apps/edge/internal/admission",
 		"apps/edge/internal/dialect", "apps/edge/internal/events", "apps/edge/internal/node", "apps/edge/internal/service"},
 	"apps/edge/internal/edgetest": {"apps/edge/internal", "packages/go", "proto/iop"}, // test support
 	"apps/edge/internal/diagnose": {"packages/go/doctor", "packages/go/config", "packages/go/execution", "packages/go/identity", "packages/go/program", "apps/edge/internal/credential"},
@@ -63,7 +63,7 @@ var mayImport = map[string][]string{
 	"apps/node/internal/node":                 {"packages/go/tracing", "proto/iop", "packages/go/execution", "packages/go/httprules", "packages/go/transport", "packages/go/credentiallease", "apps/node/internal/page", "apps/node/internal/router", "apps/node/internal/store"},
 	"apps/node/internal/page":                 {},
 	"apps/node/internal/transport":            {"proto/iop", "packages/go/execution", "packages/go/transport", "packages/go/config", "packages/go/identity", "packages/go/credentiallease", "apps/node/internal/node", "apps/node/internal/router", "apps/node/internal/adapters"},
-	"apps/node/internal/admin":                {"packages/go/execution", "apps/node/internal/node", "apps/node/internal/store", "apps/node/internal/transport"},
+	"apps/node/internal/admin":                {"packages/go/identity", "packages/go/execution", "apps/node/internal/node", "apps/node/internal/store", "apps/node/internal/transport"},
 	"apps/node/internal/nodetest":             {"apps/node/internal", "packages/go", "proto/iop"},                                                                            // test support
 	"apps/node/internal/adapters/adaptertest": {"packages/go/execution", "packages/go/httprules", "packages/go/patience", "apps/node/internal/adapters", "e2e/fakeprovider"}, // test support
 	"apps/node/internal/diagnose": {"proto/iop", "packages/go/doctor", "packages/go/config", "packages/go/execution", "packages/go/identity", "packages/go/program", "packages/go/transport",

@@ -149,7 +149,7 @@ func build(cfg *config.Edge, generations *node.Generations, tracer *tracing.Trac
 	l.tell = func() { registry.Reconfigured(transport.Must(transport.Payloads(leases))) }
 	view := &view{registry: registry, scheduler: g.scheduler, places: places}
 	metrics := admin.NewMetrics(opts.Version, admin.Sources{
-		Nodes: view.nodes, Health: registry.Health, Expiries: g.expiries, Ended: registry.Ended, NodeIgnored: registry.Ignored, Places: g.scheduler.Snapshot,
+		Nodes: view.nodes, Health: registry.Health, Certificates: g.certificates, Ended: registry.Ended, NodeIgnored: registry.Ignored, Places: g.scheduler.Snapshot,
 		Links: view.links, Listener: func() admin.ListenerStats { return listenerStats(g.nodes) },
 		Live: func() int { return g.service.Live() }, SlowAnswers: func() int { return g.service.SlowAnswers() },
 		Frames:     func() map[string]uint64 { return g.service.Frames() },
@@ -185,7 +185,7 @@ func build(cfg *config.Edge, generations *node.Generations, tracer *tracing.Trac
 	}
 	if cfg.Listen.Admin != "" {
 		g.admin = admin.NewServer(admin.New(admin.Config{
-			Listen: cfg.Listen.Admin, State: current, NotReady: view.notReady, Warnings: g.warnings, Nodes: view.nodes,
+			Listen: cfg.Listen.Admin, Version: opts.Version, State: current, NotReady: view.notReady, Warnings: g.warnings, Nodes: view.nodes,
 			Queue: g.scheduler.Snapshot, Metrics: metrics, Log: opts.Log,
 			Runs: g.service.Runs, Explain: g.service.Explain, Events: bus, Find: g.find, AsRun: httpapi.GoesAsRun,
 			Slots: g.slots(),

@@ -6,23 +6,22 @@ import (
 	"time"
 
 	"iop/apps/edge/internal/node"
+	"iop/packages/go/identity"
 )
 
-// warnBefore is how long before its end a certificate is worth a word in /readyz: time enough for whoever makes them.
-const warnBefore = 30 * 24 * time.Hour
-
-// expiries are when the certificates end that the edge relies on: "edge" is its own chain on the listener of nodes, "ca"
+// certificates are how long those are good that the edge relies on: "edge" is its own chain on the listener of nodes, "ca"
 // the last of the CAs that nodes are known by (while they are changed there are two), "http" that of callers' listener.
-func (g *graph) expiries() map[string]time.Time {
-	ends := map[string]time.Time{}
+func (g *graph) certificates() map[string]identity.Validity {
+	all := map[string]identity.Validity{}
 	if g.identity != nil {
 		m := g.identity.Current()
-		ends["edge"], ends["ca"] = m.NotAfter(), m.TrustEnds()
+		all["edge"], all["ca"] = m.Own(), m.Trust()
 	}
 	if c := g.callers.TLSConfig; c != nil && len(c.Certificates) > 0 && c.Certificates[0].Leaf != nil {
-		ends["http"] = c.Certificates[0].Leaf.NotAfter
+		leaf := c.Certificates[0].Leaf
+		all["http"] = identity.Validity{Begins: leaf.NotBefore, Ends: leaf.NotAfter}
 	}
-	return ends
+	return all
 }
 
 // whose says to people what a certificate is for.
@@ -40,18 +39,17 @@ func whose(what string) string {
 // listener may read it: it names no node.
 func (g *graph) warnings() []string {
 	var all []string
-	soon := time.Now().Add(warnBefore)
-	ends := g.expiries()
+	now, certificates := time.Now(), g.certificates()
 	for _, what := range []string{"edge", "ca", "http"} {
-		if at, known := ends[what]; known && at.Before(soon) {
-			all = append(all, fmt.Sprintf("%s ends on %s; renew it", whose(what), at.UTC().Format(time.DateOnly)))
+		if v, known := certificates[what]; known && v.EndsSoon(now) {
+			all = append(all, fmt.Sprintf("%s ends at %s; renew it", whose(what), v.Ends.UTC().Format(time.RFC3339)))
 		}
 	}
 	nodes := slices.DeleteFunc(g.live.registry.Health(), func(h node.Health) bool {
-		return h.CertificateEnds.IsZero() || h.CertificateEnds.After(soon)
+		return h.Certificate.Ends.IsZero() || !h.Certificate.EndsSoon(now)
 	})
 	if n := len(nodes); n > 0 {
-		all = append(all, fmt.Sprintf("certificates of %d connected nodes end within 30 days; iop_node_identity_not_after_seconds names them", n))
+		all = append(all, fmt.Sprintf("certificates of %d connected nodes end soon; iop_node_identity_not_after_seconds names them", n))
 	}
 	if g.cfg.InsecurePlaintext {
 		all = append(all, "insecure: tokens and prompts cross the network to nodes unencrypted (insecure_plaintext)")

@@ -3,10 +3,10 @@ package node
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"iop/packages/go/config"
+	"iop/packages/go/identity"
 	shared "iop/packages/go/program"
 )
 
@@ -30,29 +30,24 @@ func (p *program) followIdentity(cfg *config.Node, opts Options) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-// warnBefore is how long before its end a certificate is worth a word: time enough for whoever makes them.
-const warnBefore = 30 * 24 * time.Hour
-
-// expiries are when the certificates end that the node relies on: "node" is its own chain, "ca" the last of the CAs that
+// certificates are how long those are good that the node relies on: "node" is its own chain, "ca" the last of the CAs that
 // its edges are known by.
-func (p *program) expiries() map[string]time.Time {
+func (p *program) certificates() map[string]identity.Validity {
 	if p.identity == nil {
 		return nil
 	}
 	m := p.identity.Current()
-	return map[string]time.Time{"node": m.NotAfter(), "ca": m.TrustEnds()}
+	return map[string]identity.Validity{"node": m.Own(), "ca": m.Trust()}
 }
 
 // warnings says what will be wrong though the node works.
 func (p *program) warnings() []string {
-	all := []string{}
-	for what, at := range p.expiries() {
-		if time.Until(at) < warnBefore {
-			name := map[string]string{"node": "the node's own certificate", "ca": "the CA that edges are known by"}[what]
-			all = append(all, fmt.Sprintf("%s ends on %s; renew it", name, at.UTC().Format(time.DateOnly)))
+	all, certificates := []string{}, p.certificates()
+	for _, c := range []struct{ what, name string }{{"node", "the node's own certificate"}, {"ca", "the CA that edges are known by"}} {
+		if v, known := certificates[c.what]; known && v.EndsSoon(time.Now()) {
+			all = append(all, fmt.Sprintf("%s ends at %s; renew it", c.name, v.Ends.UTC().Format(time.RFC3339)))
 		}
 	}
-	slices.Sort(all)
 	return all
 }
 

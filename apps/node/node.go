@@ -302,7 +302,7 @@ func (p *program) serveAdmin(listen string, metrics *admin.Metrics) (stop func()
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
 		Handler: admin.New(admin.Config{
 			Listen: listen, Version: p.opts.Version, Links: p.linkStates, Work: p.work, Store: p.record.health(), Metrics: metrics,
-			Expiries: p.expiries, Warnings: p.warnings, Log: p.opts.Log,
+			Certificates: p.certificates, Warnings: p.warnings, Log: p.opts.Log,
 		}),
 		ErrorLog: logging.HTTPErrors(p.opts.Log),
 	}

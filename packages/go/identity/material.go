@@ -60,16 +60,6 @@ func (m *Material) NotAfter() time.Time { return m.expires }
 // CAs are the certificates that are trusted.
 func (m *Material) CAs() []*x509.Certificate { return m.cas }
 
-// TrustEnds is when the last of the CAs that are trusted stops being valid: while one is replaced, that is the new one.
-func (m *Material) TrustEnds() (end time.Time) {
-	for _, ca := range m.cas {
-		if ca.NotAfter.After(end) {
-			end = ca.NotAfter
-		}
-	}
-	return end
-}
-
 // SameLeaf reports whether both have the same certificate of the program.
 func (m *Material) SameLeaf(o *Material) bool { return m.cert.Leaf.Equal(o.cert.Leaf) }
 

@@ -8,6 +8,7 @@ import (
 	"iop/apps/edge/internal/admission"
 	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/node"
+	"iop/packages/go/identity"
 )
 
 // Sources are the snapshots that gauges are read from, each time somebody scrapes. A nil one is left out.
@@ -16,8 +17,8 @@ type Sources struct {
 	Nodes func() []node.NodeView
 	// Health returns what connected nodes say of themselves.
 	Health func() []node.Health
-	// Expiries returns when the edge's own certificates end, by what they are for.
-	Expiries func() map[string]time.Time
+	// Certificates returns how long those are good that the edge relies on, by what they are for.
+	Certificates func() map[string]identity.Validity
 	// Ended returns how many connections of nodes have ended, by why.
 	Ended func() map[node.FenceReason]uint64
 	// NodeIgnored returns how many messages of nodes had no use, by why.
@@ -119,8 +120,8 @@ func groups(s *Sources) []prometheus.Collector {
 	if s.Health != nil {
 		all = append(all, healthGroup(s.Health))
 	}
-	if s.Expiries != nil {
-		all = append(all, expiryGroup(s.Expiries))
+	if s.Certificates != nil {
+		all = append(all, expiryGroup(s.Certificates))
 	}
 	if s.Ended != nil {
 		all = append(all, endedGroup(s.Ended))

@@ -19,6 +19,7 @@ import (
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/identity"
 )
 
 // scrape returns the lines of an exposition, by what stands before the value.
@@ -162,11 +163,13 @@ func whole() Sources {
 				RefreshFailures: map[string]uint64{"s": 45}, Security: 46, Unknown: 47}
 		},
 		Health: func() []node.Health {
-			return []node.Health{{NodeID: "n", StoreDegraded: true, CertificateEnds: time.Unix(1800000000, 0), Configured: map[string]int{"a": 48}},
+			return []node.Health{{NodeID: "n", StoreDegraded: true, Certificate: identity.Validity{Begins: time.Unix(1700000000, 0), Ends: time.Unix(1800000000, 0)}, Configured: map[string]int{"a": 48}},
 				{NodeID: "m", ClockUnsynced: true}}
 		},
-		Expiries: func() map[string]time.Time { return map[string]time.Time{"ca": time.Unix(1900000000, 0)} },
-		Ended:    func() map[node.FenceReason]uint64 { return map[node.FenceReason]uint64{node.FenceLost: 38} },
+		Certificates: func() map[string]identity.Validity {
+			return map[string]identity.Validity{"ca": {Begins: time.Unix(1600000000, 0), Ends: time.Unix(1900000000, 0)}}
+		},
+		Ended: func() map[node.FenceReason]uint64 { return map[node.FenceReason]uint64{node.FenceLost: 38} },
 		NodeIgnored: func() node.Ignored {
 			return node.Ignored{RunEnded: 21, Status: 22, Events: 23, Other: 24, Late: 25}
 		},
@@ -183,7 +186,8 @@ func TestGauges(t *testing.T) {
 		`iop_node_disabled{node="n"} 0`, `iop_node_disabled{node="p"} 1`, `iop_node_store_degraded{node="n"} 1`,
 		`iop_node_store_degraded{node="m"} 0`, `iop_node_clock_unsynced{node="m"} 1`, `iop_places_configured{adapter="a",node="n"} 48`,
 		`iop_node_identity_not_after_seconds{node="n"} 1.8e+09`, `iop_node_identity_not_after_seconds{node="m"}`,
-		`iop_identity_not_after_seconds{what="ca"} 1.9e+09`,
+		`iop_node_identity_not_before_seconds{node="n"} 1.7e+09`,
+		`iop_identity_not_after_seconds{what="ca"} 1.9e+09`, `iop_identity_not_before_seconds{what="ca"} 1.6e+09`,
 		`iop_node_drained{node="n"} 0`, `iop_node_drained{node="o"} 1`, `iop_node_connection_generation{node="n"} 7`,
 		`iop_node_last_heard_timestamp_seconds{node="n"} 1.7e+09`, `iop_node_last_heard_timestamp_seconds{node="o"}`,
 		`iop_adapter_available{adapter="a",node="n"} 1`, `iop_adapter_available{adapter="b",node="n"} 0`,

@@ -1,8 +1,7 @@
 package node
 
 import (
-	"time"
-
+	"iop/packages/go/identity"
 	pb "iop/proto/iop"
 )
 
@@ -12,8 +11,8 @@ type Health struct {
 	// StoreDegraded says that the node can't write its record, ClockUnsynced that its clock isn't in step with the
 	// edge's; both by its own word.
 	StoreDegraded, ClockUnsynced bool
-	// CertificateEnds is when the certificate that it registered with ends; zero = it showed none.
-	CertificateEnds time.Time
+	// Certificate is how long what it registered with is good; zero = it showed none.
+	Certificate identity.Validity
 	// Configured are the places that the configuration gives its adapters, by name.
 	Configured map[string]int
 }
@@ -29,7 +28,7 @@ func (r *Registry) Health() []Health {
 		h.ClockUnsynced = c.st.clock == pb.ClockState_CLOCK_STATE_UNSYNCED
 		c.mu.Unlock()
 		if c.Peer != nil {
-			h.CertificateEnds = c.Peer.NotAfter
+			h.Certificate = identity.Validity{Begins: c.Peer.NotBefore, Ends: c.Peer.NotAfter}
 		}
 		if p := state.Projection(c.NodeID); p != nil {
 			for i := range p.Adapters {

@@ -18,6 +18,7 @@ import (
 	"iop/apps/node/internal/node"
 	"iop/apps/node/internal/store"
 	"iop/apps/node/internal/transport"
+	"iop/packages/go/identity"
 )
 
 // Config is what the listener shows.
@@ -31,8 +32,8 @@ type Config struct {
 	Work  func() []node.Snapshot
 	// Store returns the state of the node's record; nil shows none.
 	Store func() store.Health
-	// Expiries returns when the certificates end that the node relies on, by what they are for; nil shows none.
-	Expiries func() map[string]time.Time
+	// Certificates returns how long those are good that the node relies on, by what they are for; nil shows none.
+	Certificates func() map[string]identity.Validity
 	// Warnings returns what people should do something about although the node works; nil = nothing.
 	Warnings func() []string
 	// Metrics counts what Links and Work don't show.
@@ -48,6 +49,7 @@ func New(cfg Config) http.Handler {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte("ok\n"))
 	})
+	mux.HandleFunc("GET /readyz", ready(cfg.Links))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics.gather(cfg), promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /admin/v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

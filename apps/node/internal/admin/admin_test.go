@@ -16,12 +16,15 @@ import (
 	"iop/apps/node/internal/store"
 	"iop/apps/node/internal/transport"
 	"iop/packages/go/execution"
+	"iop/packages/go/identity"
 )
 
 func handler(m *Metrics) http.Handler {
 	return New(Config{
 		Listen: "node.internal:9000", Version: "1.2", Metrics: m,
-		Expiries: func() map[string]time.Time { return map[string]time.Time{"node": time.Unix(1900000000, 0)} },
+		Certificates: func() map[string]identity.Validity {
+			return map[string]identity.Validity{"node": {Begins: time.Unix(1600000000, 0), Ends: time.Unix(1900000000, 0)}}
+		},
 		Warnings: func() []string { return []string{"the certificate …"} },
 		Store:    func() store.Health { return store.Health{Degraded: true, Queued: 2, Written: 3, Lost: 4} },
 		Links: func() []transport.Status {
@@ -99,7 +102,7 @@ func TestMetrics(t *testing.T) {
 		`iop_node_adapter_in_flight{adapter="gpu",edge="e:1"} 1`,
 		`iop_node_adapter_available{adapter="gpu",edge="e:1"} 1`,
 		`iop_node_draining{edge="e:1"} 1`,
-		`iop_identity_not_after_seconds{what="node"} 1.9e+09`,
+		`iop_identity_not_after_seconds{what="node"} 1.9e+09`, `iop_identity_not_before_seconds{what="node"} 1.6e+09`,
 		`iop_node_store_degraded 1`, `iop_node_store_lost_total 4`,
 		"go_goroutines ",
 	} {

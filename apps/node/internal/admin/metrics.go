@@ -80,7 +80,7 @@ type snapshotCollector struct {
 	cfg                                                  Config
 	up, state, generation, dials, registrations, streams *prometheus.Desc
 	inFlight, capacity, available, lingering, draining   *prometheus.Desc
-	rtt, expiry                                          *prometheus.Desc
+	rtt, begins, ends                                    *prometheus.Desc
 	degraded, queued, written, lost                      *prometheus.Desc // of the journal
 }
 
@@ -106,7 +106,9 @@ func newSnapshotCollector(cfg Config) *snapshotCollector {
 		queued:        desc("store_queued", "Rows that wait to be written to the journal."),
 		written:       desc("store_written_total", "Rows written to the journal."),
 		// Of the same name as the edge's: one rule watches both.
-		expiry: prometheus.NewDesc("iop_identity_not_after_seconds",
+		begins: prometheus.NewDesc("iop_identity_not_before_seconds",
+			"When a certificate began that this program relies on, in Unix time.", []string{"what"}, nil),
+		ends: prometheus.NewDesc("iop_identity_not_after_seconds",
 			"When a certificate ends that this program relies on, in Unix time.", []string{"what"}, nil),
 		lost: desc("store_lost_total", "Rows that the journal's full queue dropped."),
 	}
@@ -139,9 +141,10 @@ func (c *snapshotCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.available, flag(a.Caps.Available), w.Edge, a.Name)
 		}
 	}
-	if c.cfg.Expiries != nil {
-		for what, at := range c.cfg.Expiries() {
-			gauge(c.expiry, float64(at.Unix()), what)
+	if c.cfg.Certificates != nil {
+		for what, v := range c.cfg.Certificates() {
+			gauge(c.begins, float64(v.Begins.Unix()), what)
+			gauge(c.ends, float64(v.Ends.Unix()), what)
 		}
 	}
 	c.collectStore(ch)
