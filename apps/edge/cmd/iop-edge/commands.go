@@ -42,7 +42,9 @@ Every key of the configuration file is explained in configs/edge.yaml.`,
 		program.Group("token", "Make the tokens that nodes register with", tokenNewCommand()),
 		program.Group("key", "Make the API keys of callers", keyNewCommand()),
 		caCommand(),
+		program.HealthCommand("iop-edge", "http://127.0.0.1:8081", "it takes callers"),
 		program.VersionCommand(),
+		program.DescribeCommand(),
 	)
 	return root
 }

@@ -28,7 +28,9 @@ Edge over one TCP connection and serves what the Edge sends. Which providers it 
 
 Every key of the configuration file is explained in configs/node.yaml.`,
 	}
-	root.AddCommand(serveCommand(), checkCommand(), doctorCommand(), runsCommand(), program.VersionCommand())
+	root.AddCommand(serveCommand(), checkCommand(), doctorCommand(), runsCommand(),
+		program.HealthCommand("iop-node", "http://127.0.0.1:8082", "an Edge sends it work"),
+		program.VersionCommand(), program.DescribeCommand())
 	return root
 }
 
