@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"fmt"
 	"time"
 
 	"iop/packages/go/execution"
@@ -18,6 +19,9 @@ type Lease struct {
 	routeRevision, profileRevision uint64
 	scanner                        Scanner
 }
+
+// Format implements fmt.Formatter: a lease is named, never shown.
+func (l *Lease) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "[lease %s]", l.entry.id) }
 
 // Wire is what the node is sent. It is valid after Close, too.
 func (l *Lease) Wire() []byte { return l.wire }

@@ -213,6 +213,7 @@ func (r *rig) refused(o Order) string {
 	r.t.Helper()
 	l, f := r.store.Issue(o)
 	if f == nil {
+		l.Void()
 		l.Close()
 		return ""
 	}

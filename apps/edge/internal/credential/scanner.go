@@ -2,6 +2,7 @@ package credential
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"strings"
 )
@@ -19,6 +20,9 @@ type Scanner struct {
 	room []byte // of what was held and the piece after it
 	done bool
 }
+
+// Format implements fmt.Formatter: what is held back may be a part of the key, and isn't shown.
+func (Scanner) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("[scanner]")) }
 
 // Head reports whether any name or value of a header holds the key. Names are compared without regard to case.
 func (s *Scanner) Head(h http.Header) bool {

@@ -32,12 +32,12 @@ func TestOpenAndStatus(t *testing.T) {
 			t.Errorf("%s: %v", name, info.Mode())
 		}
 	}
-	again := *r.store
+	keys := r.store.Keys()
 	r.open()
 	if now := r.status(); now.Revision != got.Revision || now.Fingerprint != got.Fingerprint {
 		t.Errorf("a restart made %+v of %+v", now, got)
 	}
-	if a, b := again.Keys(), r.store.Keys(); len(a) != 1 || len(b) != 1 || a[0].ID != b[0].ID {
+	if again := r.store.Keys(); len(keys) != 1 || len(again) != 1 || again[0].ID != keys[0].ID {
 		t.Error("another signing key after a restart")
 	}
 	if states := r.store.Slots([]string{"main", "nowhere"}); states[0] != (SlotState{ID: "main", MinRevision: got.Revision}) ||
