@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,7 +21,7 @@ type fault struct {
 }
 
 func faults() []fault {
-	list := []fault{
+	return []fault{
 		{"link reset", 8, false, func(ctx context.Context, w *world, r *rand.Rand) error {
 			w.links[r.IntN(nodeCount)].reset()
 			return nil
@@ -39,7 +41,12 @@ func faults() []fault {
 		{"provider SIGKILL", 4, false, again(syscall.SIGKILL, anyProvider)},
 		{"provider SIGSTOP", 5, false, stop(anyProvider)},
 	}
-	return list
+}
+
+// chosen are the faults whose name matches.
+func chosen(only string) []fault {
+	wanted := regexp.MustCompile(only)
+	return slices.DeleteFunc(faults(), func(f fault) bool { return !wanted.MatchString(f.name) })
 }
 
 // anyNode is any but the first.
@@ -50,9 +57,12 @@ func anyProvider(w *world, r *rand.Rand) *machine { return w.providers[r.IntN(le
 // breakThings draws faults until ctx ends. They may overlap, but not on one machine.
 func (w *world) breakThings(ctx context.Context, b *book, o options, length time.Duration) {
 	r := rand.New(rand.NewPCG(o.seed, 1<<63))
-	list, total := faults(), 0
+	list, total := chosen(o.only), 0
 	for _, f := range list {
 		total += f.weight
+	}
+	if total == 0 {
+		return
 	}
 	begun := time.Now()
 	var going sync.WaitGroup

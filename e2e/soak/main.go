@@ -28,6 +28,7 @@ func main() {
 	flag.IntVar(&o.callers, "callers", 24, "how many callers there are at once")
 	flag.Float64Var(&o.rate, "rate", 10, "requests that begin within a second, at most")
 	flag.DurationVar(&o.calm, "calm", 5*time.Second, "mean time between two faults")
+	flag.StringVar(&o.only, "faults", "", "only faults whose name matches this expression")
 	flag.StringVar(&o.report, "report", "", "also write the report to this file")
 	role := flag.String("role", "", "internal: be a provider")
 	listen := flag.String("listen", "", "internal: the provider's address")
@@ -54,6 +55,7 @@ func fail(err error) {
 
 type options struct {
 	bin, report   string
+	only          string
 	minutes, rate float64
 	seed          uint64
 	callers       int

@@ -3,19 +3,49 @@ package main
 import (
 	"net"
 	"sync"
-	"sync/atomic"
 )
 
-// relay stands between a node and the edge. It forwards, loses everything in one or both directions without a word, or
-// resets.
+// relay stands between a node and the edge. It forwards, keeps everything back in one or both directions without a word,
+// or resets. What it kept back it forwards later: a network that loses packets for a while makes TCP late, it takes no
+// byte out of its middle.
 type relay struct {
 	listener net.Listener
 	target   string
-	toEdge   atomic.Bool // what the node sends is lost
-	toNode   atomic.Bool
+	toEdge   direction // what the node sends
+	toNode   direction
 
 	mu    sync.Mutex
 	conns map[*net.TCPConn]struct{}
+}
+
+// direction is one way through a relay.
+type direction struct {
+	mu   sync.Mutex
+	open chan struct{} // closed while bytes may pass
+}
+
+// set opens or shuts the direction.
+func (d *direction) set(open bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	select {
+	case <-d.open:
+		if !open {
+			d.open = make(chan struct{})
+		}
+	default:
+		if open {
+			close(d.open)
+		}
+	}
+}
+
+// pass waits until the direction is open.
+func (d *direction) pass() {
+	d.mu.Lock()
+	open := d.open
+	d.mu.Unlock()
+	<-open
 }
 
 func newRelay(target string) (*relay, error) {
@@ -24,16 +54,20 @@ func newRelay(target string) (*relay, error) {
 		return nil, err
 	}
 	r := &relay{listener: l, target: target, conns: map[*net.TCPConn]struct{}{}}
+	for _, d := range []*direction{&r.toEdge, &r.toNode} {
+		d.open = make(chan struct{})
+		close(d.open)
+	}
 	go r.accept() // ends with the listener
 	return r, nil
 }
 
 func (r *relay) addr() string { return r.listener.Addr().String() }
 
-// lose sets which directions are lost.
+// lose sets in which directions nothing arrives.
 func (r *relay) lose(toEdge, toNode bool) {
-	r.toEdge.Store(toEdge)
-	r.toNode.Store(toNode)
+	r.toEdge.set(!toEdge)
+	r.toNode.set(!toNode)
 }
 
 // reset ends every connection with RST.
@@ -48,6 +82,7 @@ func (r *relay) reset() {
 
 func (r *relay) close() {
 	r.listener.Close()
+	r.lose(false, false)
 	r.reset()
 }
 
@@ -83,21 +118,20 @@ func (r *relay) serve(near, far *net.TCPConn) {
 	delete(r.conns, far)
 }
 
-// copy forwards one direction. A direction that is lost loses its end, too.
-func (r *relay) copy(to, from *net.TCPConn, lost *atomic.Bool) {
+// copy forwards one direction. What comes while it is shut, its end too, comes later.
+func (r *relay) copy(to, from *net.TCPConn, d *direction) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
-		if n > 0 && !lost.Load() {
+		d.pass()
+		if n > 0 {
 			if _, werr := to.Write(buffer[:n]); werr != nil {
 				from.Close()
 				return
 			}
 		}
 		if err != nil {
-			if !lost.Load() {
-				_ = to.CloseWrite() // the other side may be gone
-			}
+			_ = to.CloseWrite() // the other side may be gone
 			return
 		}
 	}
