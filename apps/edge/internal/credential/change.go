@@ -332,7 +332,7 @@ func (s *Store) takeUp(sl *slot, src config.SecretSource, k *key) (*wait, error)
 // unreadable notes that a slot's source has failed. The last good key is used for a while.
 func (s *Store) unreadable(sl *slot, err error) {
 	s.mu.Lock()
-	news := s.failed(sl, err, time.Now())
+	news := s.failed(sl, err, time.Now()) && s.slots[sl.cfg.ID] == sl // it may be gone meanwhile
 	s.mu.Unlock()
 	if news {
 		s.slotStale(sl.cfg.ID, err)

@@ -180,16 +180,21 @@ func protected(path string) bool {
 			return false
 		}
 		above := filepath.Dir(dir)
-		if above == dir || !inMemory(above) || otherDevice(dir, above) {
+		parent, err := os.Lstat(above)
+		switch {
+		case err != nil:
+			return false
+		case above == dir || otherDevice(info, parent):
 			return true
 		}
 		dir = above
 	}
 }
 
-func otherDevice(a, b string) bool {
-	var one, two syscall.Stat_t
-	return syscall.Lstat(a, &one) != nil || syscall.Lstat(b, &two) != nil || one.Dev != two.Dev
+func otherDevice(a, b fs.FileInfo) bool {
+	one, ok1 := a.Sys().(*syscall.Stat_t)
+	two, ok2 := b.Sys().(*syscall.Stat_t)
+	return ok1 && ok2 && one.Dev != two.Dev
 }
 
 // variable reads an environment variable, and takes it out of the environment unless it only peeks: programs that this one
