@@ -42,6 +42,7 @@ type Scheduler struct {
 	draining    bool
 	arrivals    uint64
 	nodes       map[string]*nodeEntry
+	entries     []*nodeEntry      // those of nodes in the order in which they came: what is tied is decided by it
 	conns       map[connKey]*conn // current ones, and superseded ones that still have holders
 	sets        map[string]*candidateSet
 	sweepAt     int             // number of sets at which the idle ones are looked for
@@ -190,6 +191,7 @@ func (s *Scheduler) entryLocked(node string) *nodeEntry {
 	if e == nil {
 		e = &nodeEntry{failures: s.failures}
 		s.nodes[node] = e
+		s.entries = append(s.entries, e)
 	}
 	return e
 }

@@ -50,7 +50,7 @@ func (s *Scheduler) setLocked(r *Request, now time.Time) *candidateSet {
 	if fresh || r.SetRevision > set.revision {
 		set.revision, set.match, set.target = r.SetRevision, r.Match, r.Target
 		var places []*place
-		for _, e := range s.nodes {
+		for _, e := range s.entries {
 			if e.current != nil {
 				set.relink(e.current)
 				places = append(places, e.current.places...)
