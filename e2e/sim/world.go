@@ -1,0 +1,307 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"iop/apps/edge"
+	"iop/apps/node"
+	"iop/packages/go/config"
+	"iop/packages/go/execution"
+)
+
+// world is everything of one seed.
+type world struct {
+	*history
+	seed uint64
+	dir  string        // for what edges keep across their lives
+	span time.Duration // in which callers come and things break
+	log  zerolog.Logger
+
+	net       *network
+	providers *providers
+	edges     []*edgeHost
+	nodes     []*nodeHost
+	jobs      map[string]*job // all of them, from the beginning
+	points    *points
+	steps     steps
+	faulty    []window
+	callers   []*caller
+	working   sync.WaitGroup // callers
+	living    sync.WaitGroup // programs
+
+	mu      sync.Mutex
+	cancels []cancelled
+}
+
+// cancelled is a cancel by the API and its answer.
+type cancelled struct {
+	job    string
+	at     time.Duration
+	result edge.CancelResult
+}
+
+func (w *world) cancelled(job string, result edge.CancelResult) {
+	w.tell(job, "cancelled by the API: %d", result)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cancels = append(w.cancels, cancelled{job, w.now(), result})
+}
+
+// principals are who asks.
+var principals = []string{"p0", "p1", "p2"}
+
+// newWorld draws who there is. Nothing runs yet.
+func newWorld(seed uint64, dir string, log zerolog.Logger) *world {
+	w := &world{history: newHistory(), seed: seed, dir: dir, log: log, jobs: map[string]*job{}}
+	d := newDice(seed, "world")
+	w.net = newNetwork(seed, w.tell)
+	w.providers = newProviders(w)
+	w.span = d.between(20*time.Second, 100*time.Second)
+	edges := 1
+	if d.chance(20) {
+		edges = 2
+	}
+	nodes := d.among(1, 4)
+	for i := range edges {
+		w.edges = append(w.edges, &edgeHost{w: w, host: fmt.Sprintf("edge%d", i)})
+	}
+	for i := range nodes {
+		w.nodes = append(w.nodes, newNodeHost(w, fmt.Sprintf("node%d", i), fmt.Sprintf("node%d", i)))
+	}
+	for _, e := range w.edges {
+		e.plan = drawPlan(newDice(seed, "config", e.host), nodes)
+	}
+	for n := range d.among(4, 24) {
+		j := w.drawJob(n)
+		w.jobs[j.id] = j
+	}
+	w.points = newPoints(w)
+	return w
+}
+
+// edgeHost is the machine of an edge, which may have several lives.
+type edgeHost struct {
+	w    *world
+	host string
+	plan *plan
+
+	life    int
+	inside  *edge.Inside // of this life, nil = none
+	ended   []*edge.Inside
+	cancel  context.CancelFunc
+	kill    chan struct{}
+	done    chan struct{}
+	ending  bool
+	crashed *atomic.Bool
+}
+
+// up reports whether the edge takes callers.
+func (e *edgeHost) up() bool { return e.inside != nil && !e.ending }
+
+// start begins a life.
+func (e *edgeHost) start() {
+	w := e.w
+	ctx, cancel := context.WithCancel(context.Background())
+	e.life++
+	e.cancel, e.kill, e.done, e.ending = cancel, make(chan struct{}), make(chan struct{}), false
+	listening, done, kill, crashed := make(chan struct{}), e.done, e.kill, new(atomic.Bool)
+	e.crashed = crashed
+	cfg := e.plan.edge(w.dir+"/"+e.host, len(w.nodes))
+	w.tell(e.host, "starts")
+	w.living.Go(func() {
+		defer close(done)
+		err := edge.Run(ctx, cfg, edge.Options{
+			Log: w.log.With().Str("host", e.host).Logger(), Version: "sim", Kill: kill,
+			Listen: func(name, _ string) (net.Listener, error) {
+				if name == "nodes" {
+					return w.net.listen(e.host)
+				}
+				return w.net.listen(e.host + "/" + name)
+			},
+			OnListen: func(edge.Addrs) { close(listening) },
+			Inside:   func(i *edge.Inside) { e.inside = i },
+			Faults:   w.points.of(e.host),
+		})
+		if err != nil && !crashed.Load() { // a crash closes the listener under it
+			w.breach("end", "%s ended with %v", e.host, err)
+		}
+	})
+	<-listening
+}
+
+// stop ends this life as SIGTERM does. After wait it has ended.
+func (e *edgeHost) stop() {
+	if !e.up() {
+		return
+	}
+	e.ending = true
+	e.w.tell(e.host, "is told to end")
+	e.cancel()
+}
+
+// crash ends this life at once: the others see their connections reset, or nothing at all.
+func (e *edgeHost) crash(silent bool) {
+	if e.inside == nil || e.crashed.Load() {
+		return
+	}
+	e.ending = true
+	e.crashed.Store(true)
+	e.w.tell(e.host, "crashes, silent %v", silent)
+	e.w.net.unplug(e.host, silent)
+	synctest.Wait() // else what it notices first would be anybody's guess
+	for _, c := range e.w.callers {
+		if c.job.edge == e.number() && c.edgeLife == e.life && !c.finished.Load() {
+			c.orphan = true
+			c.gone(nil)
+		}
+	}
+	close(e.kill)
+	e.cancel()
+}
+
+func (e *edgeHost) number() int {
+	for i, o := range e.w.edges {
+		if o == e {
+			return i
+		}
+	}
+	return -1
+}
+
+// bury waits for the end of a life that was ended.
+func (e *edgeHost) bury() {
+	if e.inside == nil {
+		return
+	}
+	<-e.done
+	e.w.tell(e.host, "has ended")
+	e.ended = append(e.ended, e.inside)
+	e.inside = nil
+}
+
+// nodeHost is the machine of a node, which may have several lives.
+type nodeHost struct {
+	w    *world
+	id   string // that its token belongs to
+	host string
+
+	life    int
+	inside  *node.Inside
+	cancel  context.CancelFunc
+	kill    chan struct{}
+	done    chan struct{}
+	ending  bool
+	crashed bool
+	slept   time.Duration // guarded by w.mu
+}
+
+func newNodeHost(w *world, id, host string) *nodeHost { return &nodeHost{w: w, id: id, host: host} }
+
+// up reports whether the node runs and wasn't told to end.
+func (n *nodeHost) up() bool { return n.inside != nil && !n.ending }
+
+func tokenOf(id string) string { return "token-of-" + id + "-0123456789abcdef0123456789" }
+
+// start begins a life.
+func (n *nodeHost) start() {
+	w := n.w
+	ctx, cancel := context.WithCancel(context.Background())
+	n.life++
+	n.cancel, n.kill, n.done, n.ending, n.crashed = cancel, make(chan struct{}), make(chan struct{}), false, false
+	life := fmt.Sprintf("%s.%d", n.host, n.life)
+	begun, done, kill := make(chan struct{}), n.done, n.kill
+	cfg := &config.Node{Token: config.NewSecret(tokenOf(n.id)), Timers: nodeTimers}
+	for _, e := range w.edges {
+		cfg.Edges = append(cfg.Edges, e.host)
+	}
+	w.tell(n.host, "starts")
+	w.living.Go(func() {
+		defer close(done)
+		err := node.Run(ctx, cfg, node.Options{
+			Log: w.log.With().Str("host", life).Logger(), Version: "sim", Kill: kill,
+			Dial:   func(ctx context.Context, address string) (net.Conn, error) { return w.net.dial(ctx, n.host, address) },
+			Random: n.random(life),
+			Slept:  n.asleep,
+			Build:  func(s node.AdapterSpec) (execution.Provider, error) { return w.providers.build(n.id, life, s), nil },
+			Inside: func(i *node.Inside) {
+				n.inside = i
+				close(begun)
+			},
+			Faults: w.points.of(n.host),
+		})
+		if err != nil {
+			w.breach("end", "%s ended with %v", n.host, err)
+		}
+	})
+	<-begun
+}
+
+// random returns the numbers of a life. With two edges two links draw, in an order that may vary: each number is that of
+// the moment.
+func (n *nodeHost) random(life string) func() float64 {
+	return func() float64 {
+		return newDice(n.w.seed, "random", life, n.w.now().String()).Float64()
+	}
+}
+
+func (n *nodeHost) asleep() time.Duration {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	return n.slept
+}
+
+// wake is the moment after a sleep: what the machine's clock says of it.
+func (n *nodeHost) wake() {
+	n.w.tell(n.host, "was asleep")
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	n.slept += time.Hour
+}
+
+// stop ends this life as SIGTERM does.
+func (n *nodeHost) stop() {
+	if !n.up() {
+		return
+	}
+	n.ending = true
+	n.w.tell(n.host, "is told to end")
+	n.cancel()
+}
+
+// crash ends this life at once.
+func (n *nodeHost) crash(silent bool) {
+	if n.inside == nil || n.crashed {
+		return
+	}
+	n.ending, n.crashed = true, true
+	n.w.tell(n.host, "crashes, silent %v", silent)
+	n.w.net.unplug(n.host, silent)
+	synctest.Wait()
+	close(n.kill)
+	n.cancel()
+}
+
+// bury waits for the end of a life that was ended.
+func (n *nodeHost) bury() {
+	if n.inside == nil {
+		return
+	}
+	<-n.done
+	n.w.tell(n.host, "has ended")
+	n.inside = nil
+}
+
+var nodeTimers = config.NodeTimers{
+	FirstByte: 40 * time.Second, Idle: 30 * time.Second, AdapterStop: 10 * time.Second, Linger: 10 * time.Minute,
+	Drain: 30 * time.Second, AdapterBuild: 30 * time.Second, OpenRead: 10 * time.Second, Connect: 5 * time.Second,
+	Handshake: 10 * time.Second, ProbeInterval: 15 * time.Second, BackoffStart: time.Second, BackoffMax: 30 * time.Second,
+	BackoffReset: 30 * time.Second, BackoffPermanent: 5 * time.Minute,
+}
