@@ -21,10 +21,10 @@ func main() {
 	bin := flag.String("bin", "bin", "directory of iop-edge and iop-node")
 	slice := flag.Duration("slice", 2*time.Second, "length of one slice of load")
 	rounds := flag.Int("rounds", 3, "slices of each way, interleaved")
-	part := flag.String("part", "", "only the parts whose name begins so: requests, streams, paced, idle, far, thin, members, tls")
+	part := flag.String("part", "", "only the parts whose name begins so: requests, streams, paced, idle, far, thin, members, tls, lease")
 	gate := flag.Bool("gate", false, "exit 1 when a figure misses its goal")
 	role := flag.String("role", "", "internal: be the provider or the proxy")
-	target := flag.String("target", "", "internal: the proxy's target")
+	target := flag.String("target", "", "internal: the proxy's target, or where the provider writes its certificate")
 	flag.Parse()
 	if *role != "" {
 		fail(serveRole(*role, *target))
@@ -59,7 +59,7 @@ func run(ctx context.Context, bin, only string, slice time.Duration, rounds int)
 		run  func(context.Context, *report, time.Duration, int) error
 	}{
 		{"requests", b.requests}, {"streams", b.streams}, {"paced", b.paced}, {"idle", b.idle}, {"far", b.farAway}, {"thin", b.thinLink},
-		{"members", b.fleet}, {"tls", b.encrypted},
+		{"members", b.fleet}, {"tls", b.encrypted}, {"lease", b.leased},
 	} {
 		if !strings.HasPrefix(part.name, only) {
 			continue

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,9 +19,16 @@ import (
 
 func serveRole(role, target string) error {
 	var handler http.Handler
+	var config *tls.Config
 	switch role {
 	case "provider":
 		handler = http.HandlerFunc(provide)
+	case "provider-tls":
+		cert, err := selfSigned(target)
+		if err != nil {
+			return err
+		}
+		handler, config = http.HandlerFunc(provide), &tls.Config{Certificates: []tls.Certificate{cert}}
 	case "proxy":
 		to, err := url.Parse("http://" + target)
 		if err != nil {
@@ -43,6 +51,9 @@ func serveRole(role, target string) error {
 	}
 	line, _ := json.Marshal(map[string]string{"message": role + " is listening", "http": listener.Addr().String()})
 	fmt.Fprintf(os.Stderr, "%s\n", line)
+	if config != nil {
+		listener = tls.NewListener(listener, config)
+	}
 	return (&http.Server{Handler: handler}).Serve(listener)
 }
 
