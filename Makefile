@@ -14,9 +14,12 @@ help: ## print this list
 
 # ---- build and run -------------------------------------------------------------------------------------------------
 
+# With it the runtime erases what cryptography leaves of a provider's key in memory (linux on amd64 and arm64).
+SHIELD = $(shell GOEXPERIMENT=runtimesecret $(GO) version >/dev/null 2>&1 && echo runtimesecret)
+
 .PHONY: build
 build: ## build both programs into bin/
-	$(GO) build -trimpath -buildvcs=auto -ldflags '-s -w' -o $(BIN)/ ./apps/edge/cmd/iop-edge ./apps/node/cmd/iop-node
+	GOEXPERIMENT=$(SHIELD) $(GO) build -trimpath -buildvcs=auto -ldflags '-s -w' -o $(BIN)/ ./apps/edge/cmd/iop-edge ./apps/node/cmd/iop-node
 
 .PHONY: demo
 demo: build ## start an edge and a node with the embedded provider, stream one chat answer through them, stop
