@@ -4,6 +4,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"iop/packages/go/config"
@@ -41,6 +43,11 @@ func Identity(cfg identity.Config, pin string, now time.Time) (*identity.Source,
 
 // fileRemedy says what to do about a file that can't be used.
 func fileRemedy(bad *identity.FileError) string {
+	if f, err := os.Open(bad.Path); err == nil {
+		f.Close()
+	} else if errors.Is(err, fs.ErrPermission) {
+		return "let the program's user read it, and the directories above it (chown); the key stays closed to all others"
+	}
 	switch bad.Key {
 	case "key":
 		return "put certificate and key in place together, both of one iop-edge ca issue, the key with mode 600"

@@ -46,6 +46,8 @@ type examination struct {
 	opts  Options
 	cfg   *config.Edge
 	state atomic.Pointer[running] // nil = no running Edge was found
+	// hangs says that something has the admin listener's address and doesn't answer.
+	hangs atomic.Bool
 	// offered is a model that a ready node has, nil = none is known.
 	offered atomic.Pointer[string]
 }
@@ -138,6 +140,8 @@ func (x *examination) listener(ctx context.Context, key, addr string) doctor.Fin
 		return doctor.Well(key, "%s is held by the running Edge", addr)
 	case running:
 		return doctor.Failed(key, "restart the Edge: it takes its addresses when it starts; or look at firewalls on this machine", "an Edge runs, and nothing answers at %s", addr)
+	case taken && x.hangs.Load():
+		return doctor.Skip(key, "", "%s is held, and it seems by the Edge that doesn't answer", addr)
 	case taken && x.cfg.Listen.Admin == "":
 		return doctor.Skip(key, "set listen.admin to have doctor look at the running Edge, too", "something answers at %s; whether it is an Edge can't be told without listen.admin", addr)
 	case taken:

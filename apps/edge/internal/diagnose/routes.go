@@ -109,8 +109,7 @@ func (x *examination) unserved(ctx context.Context, models []string) []doctor.Fi
 		}
 		body, f := x.ask(ctx, "/admin/v1/why?model="+url.QueryEscape(model))
 		if f != nil {
-			f.Check = "routes"
-			return append(found, *f)
+			return found // the check of the nodes has said why the Edge doesn't tell
 		}
 		if why := verdict(body); why != "" {
 			found = append(found, doctor.Failed("route "+model, "iop-edge ctl why "+model+" has all of it", "nobody can serve it now: %s", why))

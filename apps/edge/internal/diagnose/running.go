@@ -42,7 +42,9 @@ func (x *examination) ask(ctx context.Context, path string) ([]byte, *doctor.Fin
 	}
 	resp, err := client(&http.Transport{}).Do(req)
 	if err != nil {
-		f := doctor.Failed("admin", "see whether the Edge hangs; its log says what it does", "the Edge doesn't answer at %s: %v", x.cfg.Listen.Admin, errors.Unwrap(err))
+		x.hangs.Store(true)
+		f := doctor.Failed("admin", "see whether the Edge hangs: its log says what it did last, kill -QUIT what it waits for; then restart it",
+			"something listens at listen.admin (%s), and doesn't answer: %v", x.cfg.Listen.Admin, errors.Unwrap(err))
 		return nil, &f
 	}
 	defer resp.Body.Close()

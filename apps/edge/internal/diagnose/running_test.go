@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -62,6 +63,25 @@ func TestAdminKey(t *testing.T) {
 	file := e.file(t, oneNode+allModel)
 	want(t, examine(t, diagnose.Options{File: file}), "nodes", doctor.Skipped, "--admin-key-file")
 	want(t, examine(t, diagnose.Options{File: file, AdminKey: adminKey}), "nodes", doctor.Fail, "doesn't accept the admin key")
+}
+
+// An Edge that hangs isn't another program in its place.
+func TestHungEdge(t *testing.T) {
+	e := running(t, nil, http.NotFound)
+	hung := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer hung.Close()
+	e.admin = hung.Listener.Addr().String()
+	checks := diagnose.Checks(diagnose.Options{File: e.file(t, oneNode+allModel), Version: "v1"})
+	for i := range checks {
+		if checks[i].Name == "admin" {
+			checks[i].Limit = 100 * time.Millisecond
+		}
+	}
+	all := doctor.Run(t.Context(), checks, func(doctor.Finding) {})
+	want(t, all, "admin", doctor.Fail, "doesn't answer", "hangs")
+	if !slices.ContainsFunc(all, func(f doctor.Finding) bool { return f.Check == "listen.http" && f.Level == doctor.Skipped && strings.Contains(f.Text, "is held") }) {
+		t.Errorf("the listener of an Edge that hangs: %+v", all)
+	}
 }
 
 // The test request: each of its ends.

@@ -69,7 +69,11 @@ func Checks(opts Options) []doctor.Check {
 	}
 	checks = append(checks,
 		doctor.Check{Name: "tls", Run: x.identity},
-		doctor.Check{Name: "node", Limit: statusLimit, Run: x.running})
+		doctor.Check{Name: "node", Limit: statusLimit + 2*time.Second, Run: func(ctx context.Context) []doctor.Finding {
+			ctx, cancel := context.WithTimeout(ctx, statusLimit)
+			defer cancel()
+			return x.running(ctx)
+		}})
 	for _, edge := range x.cfg.Edges {
 		checks = append(checks, doctor.Check{Name: "edge " + edge, Limit: edgeLimit,
 			Run: func(ctx context.Context) []doctor.Finding { return x.edge(ctx, edge) }})
@@ -155,7 +159,7 @@ func (x *examination) edge(ctx context.Context, edge string) []doctor.Finding {
 	return append(all, x.accepted(edge, r)...)
 }
 
-// half gives the Edge's answer half of the time that is left; the other half is for finding out why there was none.
+// half bounds a step by half of the time that is left: the other half is for finding out why nothing came of it.
 func half(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok {

@@ -2,6 +2,7 @@ package diagnose_test
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -94,17 +95,18 @@ func configured(t *testing.T, edge, more string) string {
 // examine runs all checks, and fails the test if one of them shows the token.
 func examine(t *testing.T, opts diagnose.Options) []doctor.Finding {
 	t.Helper()
-	return examineWithin(t, opts, false)
+	return examineWithin(t, opts, patience.Limit) // what answers must be found whatever else the machine does
 }
 
-// examineWithin keeps the checks' own limits where something is silent.
-func examineWithin(t *testing.T, opts diagnose.Options, silent bool) []doctor.Finding {
+// examineWithin is for where an Edge is silent.
+func examineWithin(t *testing.T, opts diagnose.Options, limit time.Duration) []doctor.Finding {
 	t.Helper()
 	opts.Version = "v1"
 	checks := diagnose.Checks(opts)
 	for i := range checks {
-		if !silent {
-			checks[i].Limit = patience.Limit // what answers must be found whatever else the machine does
+		checks[i].Limit = patience.Limit
+		if strings.HasPrefix(checks[i].Name, "edge ") {
+			checks[i].Limit = limit
 		}
 	}
 	all := doctor.Run(t.Context(), checks, func(f doctor.Finding) {
@@ -180,7 +182,10 @@ func TestEdgeFaults(t *testing.T) {
 			ca := identitytest.NewCA(t, "ours")
 			return fakeEdge(t, secured(t, ca.Edge(t), []*identitytest.CA{ca}), accepts())
 		}, "edge", doctor.Fail, []string{"speaks TLS", "set tls"}},
-		"closes at once":      {func(t *testing.T) string { return fakeEdge(t, func(net.Conn) net.Conn { return nil }, nil) }, "edge", doctor.Fail, []string{"closed without an answer", "listen.nodes"}},
+		"closes at once": {func(t *testing.T) string { return fakeEdge(t, func(net.Conn) net.Conn { return nil }, nil) }, "edge", doctor.Fail, []string{"closed without an answer", "listen.nodes"}},
+		"an edge that hangs": {func(t *testing.T) string {
+			return fakeEdge(t, func(c net.Conn) net.Conn { _, _ = io.Copy(io.Discard, c); return nil }, nil)
+		}, "edge", doctor.Fail, []string{"no answer in time", "hangs"}},
 		"clock 10 min behind": {offset(10 * time.Minute), "clock", doctor.Fail, []string{"behind", "set the clock"}},
 		"clock 10 min ahead":  {offset(-10 * time.Minute), "clock", doctor.Fail, []string{"ahead of"}},
 		"clock 45 s off":      {offset(45 * time.Second), "clock", doctor.Warning, []string{"behind"}},
@@ -197,7 +202,14 @@ func TestEdgeFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			edge := c.edge(t)
 			check := strings.Replace(c.check, "edge", "edge "+edge, 1)
-			all := examineWithin(t, diagnose.Options{File: configured(t, edge, "")}, name == "not an edge")
+			limit := patience.Limit
+			switch name {
+			case "not an edge":
+				limit = 10 * time.Second // of which half goes by without an answer
+			case "an edge that hangs":
+				limit = time.Second
+			}
+			all := examineWithin(t, diagnose.Options{File: configured(t, edge, "")}, limit)
 			want(t, all, check, c.level, c.words...)
 		})
 	}

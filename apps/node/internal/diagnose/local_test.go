@@ -12,6 +12,7 @@ import (
 
 	"iop/apps/node/internal/diagnose"
 	"iop/packages/go/doctor"
+	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
@@ -166,4 +167,13 @@ func without(all []doctor.Finding, level doctor.Level, check string) (rest []doc
 		}
 	}
 	return rest
+}
+
+// A node that hangs isn't one that doesn't run.
+func TestHungNode(t *testing.T) {
+	hung := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer hung.Close()
+	edge := fakeEdge(t, plain, accepts())
+	all := examineWithin(t, diagnose.Options{File: configured(t, edge, fmt.Sprintf("admin: {listen: %q}\n", hung.Listener.Addr()))}, patience.Limit)
+	want(t, all, "node", doctor.Fail, "doesn't answer", "hangs")
 }

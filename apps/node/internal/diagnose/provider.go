@@ -180,8 +180,11 @@ func (x *examination) journal(ctx context.Context) []doctor.Finding {
 	if err != nil {
 		return []doctor.Finding{doctor.Failed(check, "correct data_dir", "%v", err)}
 	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+	switch _, err := os.Stat(path); {
+	case errors.Is(err, fs.ErrNotExist):
 		return []doctor.Finding{doctor.Well(check, "there is none yet; the node makes it when it starts")}
+	case err != nil:
+		return []doctor.Finding{doctor.Skip(check, "", "it can't be reached; see the check of data_dir")}
 	}
 	state, err := store.Inspect(ctx, path)
 	switch {

@@ -82,6 +82,10 @@ func (x *examination) silent(ctx context.Context, name, edge string, f *transpor
 			return doctor.Failed(name, "set tls: cert, key, ca and edge_spiffe_id (iop-edge ca issue makes the files)", "%s speaks TLS, so that an Edge there is in mode managed, and this node has no tls", edge)
 		}
 	}
+	if f.Fault == transport.FaultSilent {
+		return doctor.Failed(name, "see whether the Edge there hangs, and what its log says; or name the node port of an Edge (listen.nodes) in edges",
+			"something listens at %s, and there was no answer in time", edge)
+	}
 	if f.TLS {
 		return doctor.Failed("tls "+edge, "name the node port of an Edge in mode managed (listen.nodes) in edges; an Edge in mode dev closes what begins with TLS, too: then remove tls",
 			"in the TLS handshake at %s %s", edge, f.Text)
@@ -107,9 +111,6 @@ const (
 	speaksTLS
 )
 
-// sniffLimit bounds each of two looks at what listens.
-const sniffLimit = 3 * time.Second
-
 // sniff finds out what listens at an address that doesn't answer as an Edge: a web server waits for the end of a head
 // that never comes, and an Edge in mode managed says nothing to what doesn't begin with TLS.
 func sniff(ctx context.Context, address string) speaks {
@@ -134,11 +135,15 @@ func sniff(ctx context.Context, address string) speaks {
 	return speaksOther
 }
 
+// knock connects, and gives what follows half of the time that is left.
 func knock(ctx context.Context, address string) net.Conn {
-	conn, err := (&net.Dialer{Timeout: sniffLimit}).DialContext(ctx, "tcp", address)
+	ctx, cancel := half(ctx)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil
 	}
-	_ = conn.SetDeadline(time.Now().Add(sniffLimit))
+	end, _ := ctx.Deadline()
+	_ = conn.SetDeadline(end)
 	return conn
 }

@@ -65,6 +65,9 @@ func (x *examination) running(ctx context.Context) []doctor.Finding {
 	status := new(nodeStatus)
 	answered, err := get(ctx, listen, "/admin/v1/status", status)
 	switch {
+	case err != nil && !answered && reachable(listen):
+		return []doctor.Finding{doctor.Failed(check, "see whether the node hangs: its log says what it did last, kill -QUIT what it waits for; then restart it",
+			"something listens at admin.listen (%s), and doesn't answer", listen)}
 	case err != nil && !answered:
 		return []doctor.Finding{doctor.Skip(check, "", "no node runs here: nothing answers at admin.listen (%s)", listen)}
 	case err != nil || len(status.Links) == 0:
@@ -121,12 +124,12 @@ func get(ctx context.Context, listen, path string, into any) (answered bool, err
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
-		return reachable(ctx, listen), err
+		return false, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
 	if err != nil {
-		return true, err
+		return false, err
 	}
 	if text, ok := into.(*string); ok {
 		*text = string(body)
@@ -135,9 +138,9 @@ func get(ctx context.Context, listen, path string, into any) (answered bool, err
 	return true, json.Unmarshal(body, into)
 }
 
-// reachable reports whether anything listens.
-func reachable(ctx context.Context, listen string) bool {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", listen)
+// reachable reports whether anything listens on this machine's address, whatever became of a question to it.
+func reachable(listen string) bool {
+	conn, err := net.DialTimeout("tcp", listen, time.Second)
 	if err != nil {
 		return false
 	}

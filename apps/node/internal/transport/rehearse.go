@@ -31,10 +31,11 @@ type RehearsalFault uint8
 // The faults.
 const (
 	FaultNotAnEdge RehearsalFault = 1 // what answers doesn't speak the protocol
-	FaultSilent    RehearsalFault = 2 // it closed the connection, or said nothing in time
-	FaultEdge      RehearsalFault = 3 // the Edge isn't who it should be
-	FaultNode      RehearsalFault = 4 // the Edge doesn't accept this node's certificate
-	FaultRefused   RehearsalFault = 5 // the registration would be refused, for Reason
+	FaultClosed    RehearsalFault = 2 // it closed the connection without an answer
+	FaultSilent    RehearsalFault = 3 // it said nothing in time
+	FaultEdge      RehearsalFault = 4 // the Edge isn't who it should be
+	FaultNode      RehearsalFault = 5 // the Edge doesn't accept this node's certificate
+	FaultRefused   RehearsalFault = 6 // the registration would be refused, for Reason
 )
 
 // RehearsalError is why a node wouldn't be let in.
@@ -105,7 +106,7 @@ func tlsFault(err error) *RehearsalError {
 	case identity.NotTLS(err):
 		return &RehearsalError{Fault: FaultNotAnEdge, TLS: true, Text: "what answers doesn't speak TLS"}
 	}
-	return &RehearsalError{Fault: FaultSilent, TLS: true, Text: silence(err)}
+	return silence(err, true)
 }
 
 func answerFault(err error) *RehearsalError {
@@ -115,16 +116,16 @@ func answerFault(err error) *RehearsalError {
 	case errors.As(err, new(*transport.FrameError)):
 		return &RehearsalError{Fault: FaultNotAnEdge, Text: "what answers doesn't speak the protocol of the link"}
 	}
-	return &RehearsalError{Fault: FaultSilent, Text: silence(err)}
+	return silence(err, false)
 }
 
 // silence says how there was no answer.
-func silence(err error) string {
+func silence(err error, inTLS bool) *RehearsalError {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return "the connection was closed without an answer"
+		return &RehearsalError{Fault: FaultClosed, TLS: inTLS, Text: "the connection was closed without an answer"}
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return "there was no answer in time"
+		return &RehearsalError{Fault: FaultSilent, TLS: inTLS, Text: "there was no answer in time"}
 	}
-	return printable(err.Error())
+	return &RehearsalError{Fault: FaultClosed, TLS: inTLS, Text: printable(err.Error())}
 }
