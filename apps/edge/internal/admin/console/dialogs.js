@@ -6,7 +6,10 @@ import { byId, el, setText } from './dom.js';
 import { bytes, clock, rate, span, waited } from './format.js';
 import { codeTone, runTone, words } from './words.js';
 
-const facts = (list) => list.filter(([, value]) => value).map(([name, value]) => el('div', {}, el('dt', { text: name }), el('dd', { text: value })));
+const long = ['Error', 'Run', 'Node', 'Session']; // what gets a line of its own
+
+const facts = (list) => list.filter(([, value]) => value).map(([name, value]) =>
+  el('div', { class: long.includes(name) ? 'wide' : '' }, el('dt', { text: name }), el('dd', { text: value })));
 
 // closes lets a click beside a dialog, and its button, close it.
 function closes(dialog, button) {

@@ -50,5 +50,5 @@ function makeList(id) {
     { name: 'At', class: 'time', cell: text((e) => (e.at ? clock(e.at) : '–')) },
     { name: 'Event', ...chip((e) => [words(e.kind), eventTone(e)]) },
     { name: 'What', ...lines((e) => [about(e), said(e)]) },
-  ], { key: (e) => e.number, empty: byId(`${id}-empty`), refuge: byId(`${id}-title`) }) };
+  ], { key: (e) => e.number, empty: byId(`${id}-empty`), refuge: byId(`${id}-title`), few: 10 }) };
 }

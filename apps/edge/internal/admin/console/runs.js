@@ -47,7 +47,7 @@ export function makeLive({ open, cancel }) {
       setAttr(cell.firstChild, 'aria-label', `Cancel ${model(r)}, run ${r.run_id}`.slice(0, 400));
       cell.firstChild.disabled = !view.connected;
     } },
-  ], { key: (r) => r.run_id, empty: byId('live-empty'), refuge: byId('live-title') });
+  ], { key: (r) => r.run_id, empty: byId('live-empty'), refuge: byId('live-title'), few: 50 });
   return (next) => {
     view = next;
     const { runs, total } = view.snapshot.live;

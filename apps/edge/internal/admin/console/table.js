@@ -4,21 +4,33 @@
 import { el, keyed, setAttr, setText, show } from './dom.js';
 
 // Table fills a table element. columns: {name, class?, hidden?, cell(td, item), make?(td)}; cell is called at each
-// rendering and changes only what is another.
+// rendering and changes only what is another. Of more than few items the rest is shown when it is asked for.
 export class Table {
-  constructor(table, columns, { key, empty, refuge }) {
-    Object.assign(this, { table, columns, key, empty, refuge });
+  #all = false;
+
+  constructor(table, columns, { key, empty, refuge, few = 15 }) {
+    Object.assign(this, { table, columns, key, empty, refuge, few });
     const head = el('tr', { role: 'row' }, ...columns.map((c) =>
       el('th', { scope: 'col', role: 'columnheader', class: c.class ?? '' }, el('span', { text: c.name, class: c.hidden ? 'hidden' : '' }))));
     this.body = el('tbody', { role: 'rowgroup' });
     setAttr(table, 'role', 'table');
     table.append(el('thead', { role: 'rowgroup' }, head), this.body);
+    this.more = el('button', { type: 'button', class: 'more', 'aria-controls': table.id, hidden: '' });
+    this.more.addEventListener('click', () => {
+      this.#all = !this.#all;
+      this.render(this.items);
+    });
+    table.after(this.more);
   }
 
   render(items) {
+    this.items = items;
+    show(this.more, items.length > this.few);
+    setText(this.more, this.#all ? 'Show fewer' : `Show all ${items.length}`);
+    setAttr(this.more, 'aria-expanded', this.#all);
     show(this.table, items.length > 0);
     if (this.empty) show(this.empty, items.length === 0);
-    keyed(this.body, items, {
+    keyed(this.body, this.#all ? items : items.slice(0, this.few), {
       key: this.key,
       refuge: this.refuge,
       make: () => el('tr', { role: 'row' }, ...this.columns.map((c, i) => {
