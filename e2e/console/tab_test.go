@@ -39,10 +39,11 @@ type look struct {
 }
 
 var (
-	wide  = look{name: "wide", width: 1280, height: 900}
-	dark  = look{name: "dark", width: 1280, height: 900, dark: true}
-	phone = look{name: "phone", width: 360, height: 740}
-	night = look{name: "phone-dark", width: 360, height: 740, dark: true, still: true}
+	wide   = look{name: "wide", width: 1280, height: 900}
+	dark   = look{name: "dark", width: 1280, height: 900, dark: true}
+	tablet = look{name: "tablet", width: 820, height: 1100}
+	phone  = look{name: "phone", width: 360, height: 740}
+	night  = look{name: "phone-dark", width: 360, height: 740, dark: true, still: true}
 )
 
 // newTab opens a page at an address. Whatever its log says of errors fails the test at its end, but for what it expects:
@@ -202,6 +203,9 @@ func (p *tab) examine(state string) {
 		p.accessible(state + ", " + l.name)
 		p.shoot(state + "-" + l.name)
 	}
+	p.as(tablet)
+	p.fits(state + ", tablet")
+	p.shoot(state + "-tablet")
 	p.as(wide)
 }
 
