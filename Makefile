@@ -41,7 +41,7 @@ dev-token: build
 # ---- test ----------------------------------------------------------------------------------------------------------
 
 .PHONY: check
-check: lint check-generated model test test-race test-e2e test-clients mutants-today fuzz ## everything that must pass; what CI runs
+check: lint check-generated model test test-race test-e2e test-clients test-console mutants-today fuzz ## everything that must pass; what CI runs
 
 .PHONY: test
 test: ## unit and in-process tests
@@ -70,6 +70,11 @@ SAY_OLLAMA = @test -x $(OLLAMA)/ollama || echo "skipped: what needs a real Ollam
 test-clients: build provider ## the official clients (Go, npm, the ollama command), directly and through the edge
 	cd e2e/clients && IOP_BIN=$(abspath $(BIN)) IOP_PROVIDER=$(CACHE)/llama IOP_OLLAMA=$(OLLAMA) IOP_CACHE=$(CACHE) $(GO) test -count=1 -timeout 10m
 # Without a list of packages go test shows what a test binary prints: what was skipped, and why.
+
+SHOTS ?=
+.PHONY: test-console
+test-console: build ## the console in a headless Chromium, where there is one; SHOTS=DIR keeps pictures of each of its states
+	cd e2e/console && IOP_BIN=$(abspath $(BIN)) IOP_CACHE=$(CACHE) IOP_SHOTS=$(abspath $(SHOTS)) $(GO) test -count=1 -timeout 10m
 
 MINUTES ?= 2
 SOAK    ?=
