@@ -197,6 +197,7 @@ type key struct {
 	binding credentiallease.Binding
 	now     func() credentiallease.Time
 	pages   *page.Pool
+	opened  bool // the secret may have been sent; owned by the driver's goroutine
 }
 
 // credential is the key as a driver gets it.
@@ -226,6 +227,13 @@ func (k *key) Field() (name, prefix string) {
 	return k.binding.Header, prefix
 }
 
+// refuse is the failure of a step that the lease doesn't allow.
+func (k *key) refuse(why credentiallease.Refusal) *execution.Failure {
+	f := refusedKey(why)
+	f.NothingSent = !k.opened
+	return f
+}
+
 // Bind implements [execution.Credential]: what the driver is about to do must be what the lease was verified for.
 func (k *key) Bind(origin, method, path string) error {
 	why := credentiallease.Refusal{Reason: credentiallease.BindingMismatch}
@@ -240,12 +248,12 @@ func (k *key) Bind(origin, method, path string) error {
 		why.Field = credentiallease.FieldPath
 	default:
 		if err := k.held.Arm(); err != nil {
-			return refusedKey(asRefusal(err))
+			return k.refuse(asRefusal(err))
 		}
 		return nil
 	}
 	k.held.Burn(why)
-	return refusedKey(why)
+	return k.refuse(why)
 }
 
 // Send implements [execution.Credential]. The secret is in the clear in one page, for the time of the write.
@@ -253,9 +261,14 @@ func (k *key) Send(write func(secret []byte) error) error {
 	p := k.pages.Take()
 	defer p.Free()
 	var err error
-	credentiallease.Shield(func() { err = k.held.Redeem(p.Bytes(), k.now, write) })
+	credentiallease.Shield(func() {
+		err = k.held.Redeem(p.Bytes(), k.now, func(secret []byte) error {
+			k.opened = true
+			return write(secret)
+		})
+	})
 	if why, ok := errors.AsType[credentiallease.Refusal](err); ok {
-		return refusedKey(why)
+		return k.refuse(why)
 	}
 	return err
 }
