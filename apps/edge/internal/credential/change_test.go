@@ -68,6 +68,23 @@ func TestChangeWaitsForNodes(t *testing.T) {
 	})
 }
 
+// A node speaks for itself only: it can't have another's run cancelled, nor one that has another slot's key.
+func TestNodesSpeakForThemselves(t *testing.T) {
+	r := opened(t)
+	r.configure(func(e *config.Edge) { e.Slots[0].Nodes = []string{"gpu-1", "gpu-2"} })
+	r.store.Reconfigured()
+	one, _ := recipient(t, "gpu-1", 1)
+	two, _ := recipient(t, "gpu-2", 1)
+	r.lend(one, "one")
+	other := r.lend(two, "two")
+	p, done := r.disabling()
+	r.store.Acked("gpu-1", 1, p.Epoch, []string{"one", "two"})
+	r.store.Acked("gpu-2", 1, p.Epoch, nil)
+	if c := <-done; !slices.Equal(c.Running, []string{"one"}) || other.entry.state != leaseIssued {
+		t.Errorf("%+v, the other's is %v", c, other.entry.state)
+	}
+}
+
 // Who is gone isn't waited for, before or meanwhile; its runs count as running as long as nobody says otherwise.
 func TestChangeDoesNotWaitForTheGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -207,7 +207,7 @@ func destination(o *Order) (method, origin, full string, err error) {
 	if path == "" {
 		return "", "", "", credentiallease.Refusal{Reason: credentiallease.BindingMismatch, Field: credentiallease.FieldPath}
 	}
-	origin, full, err = httprules.Destination(o.Adapter.BaseURL, path)
+	origin, full, err = httprules.Destination(httprules.KindBase(o.Adapter.Kind, o.Adapter.BaseURL), path)
 	if err != nil {
 		return "", "", "", credentiallease.Refusal{Reason: credentiallease.BindingMismatch, Field: credentiallease.FieldPath}
 	}

@@ -187,6 +187,69 @@ func TestCurrent(t *testing.T) {
 	}
 }
 
+// E15, the edge's half, CR-10: what happens while a lease is sealed and signed counts: none is issued by a state that is over.
+func TestChangesWhileALeaseIsMade(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(ctx context.Context, r *rig) error
+		why    string // "" = the lease is of the new state
+	}{
+		"disabled": {func(ctx context.Context, r *rig) error { _, err := r.store.Disable(ctx, "main"); return err }, "disabled(slot)"},
+		"revoked":  {func(ctx context.Context, r *rig) error { _, err := r.store.Revoke(ctx, "main"); return err }, "revoked(slot)"},
+		"rotated": {func(ctx context.Context, r *rig) error {
+			r.put(keyB)
+			_, err := r.store.refresh(context.Background(), "main")
+			return err
+		}, ""},
+		"removed": {func(_ context.Context, r *rig) error {
+			r.configure(func(e *config.Edge) { e.Slots, e.Routes[0].Slot = nil, "" })
+			r.store.Reconfigured()
+			return nil
+		}, "disabled(slot)"},
+		"removed from the slot's nodes": {func(_ context.Context, r *rig) error {
+			r.configure(func(e *config.Edge) { e.Slots[0].Nodes = []string{"gpu-2"} })
+			return nil
+		}, "wrong_recipient(node_id)"},
+		"moved": {func(_ context.Context, r *rig) error {
+			r.configure(func(e *config.Edge) { e.Profiles[0].Origin = "https://other.example:443" })
+			return nil
+		}, "origin_refused(origin)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := opened(t)
+			n := r.node("gpu-1", 1)
+			o := r.order(n.to, "run")
+			gone, cancel := context.WithCancel(t.Context())
+			cancel()
+			looks := 0
+			r.store.cfg.State = func() *config.State {
+				if looks++; looks == 2 { // after the cryptography, before the lease is issued
+					check(t, c.change(gone, r))
+				}
+				return r.state.Load()
+			}
+			l, f := r.store.Issue(o)
+			if c.why != "" {
+				if f == nil {
+					t.Fatal("issued")
+				}
+				got := credentiallease.Refusal{Reason: credentiallease.Reason(f.Lease.Reason), Field: credentiallease.Field(f.Lease.Field)}
+				if got.String() != c.why {
+					t.Errorf("%v, want %s", got, c.why)
+				}
+				return
+			}
+			if f != nil {
+				t.Fatal(f)
+			}
+			defer l.Close()
+			n.project()
+			if got, err := n.use(l, "run"); err != nil || got != keyB {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
 // E15, the edge's half, CR-10: once Disable or Revoke has returned no lease of what was before is issued, whatever happens
 // at the same time, and none of a key that is gone. Run with -race.
 func TestNothingIsIssuedAfterRevoke(t *testing.T) {

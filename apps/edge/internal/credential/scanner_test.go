@@ -139,8 +139,12 @@ func TestScannerStops(t *testing.T) {
 			t.Errorf("%s: found %v, %d of %d bytes out", name, found, len(got), len(body))
 		}
 	}
-	// A provider that always writes the beginning of the key is held up no longer than that.
 	s := scannerOf(t, keyA)
+	if s.Pass(bytes.Repeat([]byte("x"), scanned)); !s.done {
+		t.Error("looks on behind the first 64 KiB")
+	}
+	// A provider that always writes the beginning of the key is held up no longer than that.
+	s = scannerOf(t, keyA)
 	total := 0
 	for range 20 << 10 {
 		out, _ := s.Pass([]byte(keyA[:7]))

@@ -2,6 +2,7 @@ package credential
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"iop/packages/go/config"
+	"iop/packages/go/patience"
 )
 
 func fileSource(path string) config.SecretSource {
@@ -233,6 +235,20 @@ func TestProgramsThatHang(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	isGone(t, pids)
+}
+
+// A program that writes without end and doesn't mind that nobody reads it is killed, whatever time it has.
+func TestProgramThatFloods(t *testing.T) {
+	r := newResolver()
+	r.limit = time.Hour
+	done := make(chan error, 1)
+	go func() { // ends with the program
+		_, err := r.read(context.Background(), program("/bin/sh", "-c", "trap '' PIPE; while :; do echo "+strings.Repeat(keyA, 20)+"; done 2>/dev/null"), false)
+		done <- err
+	}()
+	if err := patience.Receive(t, "the program is killed", done); err == nil || err.Error() != "wrote more than 64 KiB" {
+		t.Errorf("%v", err)
+	}
 }
 
 // isGone waits until a process has ended, if it was started at all.

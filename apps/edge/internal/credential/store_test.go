@@ -2,6 +2,7 @@ package credential
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -163,6 +164,54 @@ func TestStatesOutliveEverything(t *testing.T) {
 		if _, err := f(); !errors.Is(err, ErrUnknownSlot) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// CR-10: every key that was ever revoked stays so, whichever came after it.
+func TestEveryRevokedKeyIsRemembered(t *testing.T) {
+	r := opened(t)
+	key := func(i int) string { return fmt.Sprintf("sk-round-%08d", i) }
+	take := func(i int) State {
+		t.Helper()
+		r.put(key(i))
+		c, err := r.store.Refresh(t.Context(), "main")
+		check(t, err)
+		return c.State
+	}
+	for i := range 5 {
+		if got := take(i); got != StateActive {
+			t.Fatalf("key %d is %s", i, got)
+		}
+		_, err := r.store.Revoke(t.Context(), "main")
+		check(t, err)
+		r.open()
+	}
+	for i := range 5 {
+		if got := take(i); got != StateRevoked {
+			t.Errorf("key %d is %s", i, got)
+		}
+	}
+	if got := take(5); got != StateActive {
+		t.Errorf("a new key is %s", got)
+	}
+}
+
+// What was read from a source is worth nothing when the slot has another one by then.
+func TestSourceMovesWhileItIsRead(t *testing.T) {
+	r := opened(t)
+	other := filepath.Join(r.dir, "other.key")
+	check(t, os.WriteFile(other, []byte(keyB), 0o600))
+	sl := r.store.slots["main"]
+	read, err := r.store.readKey(t.Context(), sl.cfg.Source, false)
+	check(t, err)
+	r.configure(func(e *config.Edge) { e.Slots[0].Source = fileSource(other) })
+	r.store.Reconfigured()
+	want := r.status()
+	if _, err := r.store.takeUp(sl, fileSource(r.file), read); !errors.Is(err, errMeanwhile) {
+		t.Errorf("%v", err)
+	}
+	if got := r.status(); got.Revision != want.Revision || got.Fingerprint != want.Fingerprint || !read.secret.IsZero() {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 
