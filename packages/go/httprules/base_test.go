@@ -66,6 +66,27 @@ func TestRunPathIsCarried(t *testing.T) {
 	}
 }
 
+// HT-16, E8: edge and node agree on where an Ollama's own API is, with a copied /v1 or without.
+func TestKindBase(t *testing.T) {
+	for _, k := range []struct{ kind, base, path, origin, full string }{
+		{"ollama", "https://h", "/api/chat", "https://h:443", "/api/chat"},
+		{"ollama", "https://h/v1", "/api/chat", "https://h:443", "/api/chat"},
+		{"ollama", "https://h/v1/", "/v1/messages", "https://h:443", "/v1/messages"},
+		{"auto", "https://h/box/v1", "/api/chat", "https://h:443", "/box/api/chat"},
+		{"ollama", "https://v1", "/api/chat", "https://v1:443", "/api/chat"},
+		{"openai", "https://h/v1", "/v1/models", "https://h:443", "/v1/models"},
+		{"openai", "https://h/api/v4", "/v1/models", "https://h:443", "/api/v4/models"},
+	} {
+		origin, full, err := Destination(KindBase(k.kind, k.base), k.path)
+		if err != nil || origin != k.origin || full != k.full {
+			t.Errorf("%s at %s, %s: %s, %s, %v", k.kind, k.base, k.path, origin, full, err)
+		}
+	}
+	if got := KindBase("ollama", "http://h/v1?q"); got != "http://h/v1?q" {
+		t.Errorf("what is no base URL becomes %q", got)
+	}
+}
+
 func TestRootOfABase(t *testing.T) {
 	for raw, want := range map[string]string{"http://h": "", "http://h/v1": "", "http://h/a/v1beta": "/a", "http://h/a": "/a", "http://h/a/v0": "/a/v0"} {
 		b, err := ParseBase(raw)

@@ -1,6 +1,9 @@
 package httprules
 
-import "strings"
+import (
+	"net/url"
+	"strings"
+)
 
 // KindPaths returns the provider paths that an adapter of a kind carries without further configuration, the dialects
 // that it speaks by them; a star at the end stands for all below. The edge chooses between a tunnel and a run by it, and
@@ -44,4 +47,20 @@ func RunPath(kind string) string {
 		return "/api/chat"
 	}
 	return ""
+}
+
+// KindBase returns the base URL that an adapter of a kind goes by. It is the configured one, but for Ollama without the
+// /v1 that people copy along from their OpenAI clients: its native API stands beside it. (HT-16)
+func KindBase(kind, baseURL string) string {
+	if kind != "ollama" && kind != "auto" {
+		return baseURL
+	}
+	u, err := url.Parse(baseURL)
+	if err != nil || u.RawQuery != "" || u.Fragment != "" {
+		return baseURL // whoever reads it next refuses it
+	}
+	if path := strings.TrimSuffix(u.EscapedPath(), "/"); strings.HasSuffix(path, "/v1") {
+		return strings.TrimSuffix(strings.TrimSuffix(baseURL, "/"), "/v1")
+	}
+	return baseURL
 }

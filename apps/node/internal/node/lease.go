@@ -167,7 +167,7 @@ func (s *Session) binding(o *order, k keyOrder, route *pb.RouteRef, profile *pb.
 		return own, execution.Failf(execution.CodeBadRequest, execution.OriginCaller, "%s", err.Error())
 	}
 	var err error
-	if own.Origin, own.Path, err = httprules.Destination(spec.BaseURL, path); err != nil {
+	if own.Origin, own.Path, err = httprules.Destination(httprules.KindBase(spec.Kind, spec.BaseURL), path); err != nil {
 		return own, refusedKey(credentiallease.Refusal{Reason: credentiallease.OriginRefused, Field: credentiallease.FieldOrigin})
 	}
 	return own, nil

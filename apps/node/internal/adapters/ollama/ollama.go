@@ -10,10 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -58,7 +56,7 @@ func Paths() []string { return httprules.KindPaths("ollama") }
 
 // New returns the driver; it starts nothing and asks the provider nothing.
 func New(cfg Config) (*Provider, error) {
-	p := &Provider{url: rootOf(cfg.BaseURL)}
+	p := &Provider{url: httprules.KindBase("ollama", cfg.BaseURL)}
 	if cfg.Auto {
 		p.finding = &finding{log: cfg.Log}
 		if p.url == "" {
@@ -83,19 +81,6 @@ func New(cfg Config) (*Provider, error) {
 		return nil, err
 	}
 	return p, nil
-}
-
-// rootOf returns a base URL without the /v1 that people copy along from their OpenAI clients: the native API stands
-// beside it. (HT-16)
-func rootOf(base string) string {
-	u, err := url.Parse(base)
-	if err != nil || u.RawQuery != "" || u.Fragment != "" {
-		return base // whoever reads it next refuses it
-	}
-	if path := strings.TrimSuffix(u.EscapedPath(), "/"); strings.HasSuffix(path, "/v1") {
-		return strings.TrimSuffix(strings.TrimSuffix(base, "/"), "/v1")
-	}
-	return base
 }
 
 // Close implements [execution.Provider].

@@ -96,10 +96,6 @@ func TestBaseIsJoinedOnce(t *testing.T) {
 		}
 		a.Close()
 	}
-	// A host of that name isn't a version.
-	if got := rootOf("http://v1"); got != "http://v1" {
-		t.Error(got)
-	}
 }
 
 // hostile are HT-15's paths.
