@@ -52,12 +52,23 @@ func StartNodeTraced(t testing.TB, token, addr string, trace *tracing.Config) *N
 
 func startNode(t testing.TB, token string, addrs []string, timers string, trace *tracing.Config) *Node {
 	t.Helper()
-	dir := t.TempDir()
 	edges, _ := json.Marshal(addrs)
 	text := fmt.Sprintf("edges: %s\ntoken: file:./node.token\ndata_dir: ./data\nadmin: {listen: \"127.0.0.1:0\"}\n", edges)
 	if timers != "" {
 		text += "timers: " + timers + "\n"
 	}
+	return runNode(t, text, token, trace)
+}
+
+// StartNodeWith starts a node whose file node.yaml has this text, beside a file node.token.
+func StartNodeWith(t testing.TB, text, token string) *Node {
+	t.Helper()
+	return runNode(t, text, token, nil)
+}
+
+func runNode(t testing.TB, text, token string, trace *tracing.Config) *Node {
+	t.Helper()
+	dir := t.TempDir()
 	for name, content := range map[string]string{"node.yaml": text, "node.token": token} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -115,6 +126,16 @@ type NodeStatus struct {
 // Status asks the node's own admin listener.
 func (n *Node) Status() NodeStatus {
 	n.t.Helper()
+	var status NodeStatus
+	if err := json.Unmarshal(n.Admin("/admin/v1/status"), &status); err != nil {
+		n.t.Fatal(err)
+	}
+	return status
+}
+
+// Admin asks the node's admin listener.
+func (n *Node) Admin(path string) []byte {
+	n.t.Helper()
 	var addr net.Addr
 	select {
 	case addr = <-n.admin:
@@ -122,11 +143,7 @@ func (n *Node) Status() NodeStatus {
 	case <-time.After(patience.Limit):
 		n.t.Fatal("the node's admin listener didn't come within 10 s")
 	}
-	var status NodeStatus
-	if err := json.Unmarshal(get(n.t, "http://"+addr.String()+"/admin/v1/status"), &status); err != nil {
-		n.t.Fatal(err)
-	}
-	return status
+	return get(n.t, "http://"+addr.String()+path)
 }
 
 // AwaitIdle waits until the node runs nothing, holds no place and has no work stream left.

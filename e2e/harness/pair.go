@@ -33,6 +33,7 @@ type Options struct {
 	MoreNodes  string // further entries of nodes:, a flow sequence without brackets
 	Dial       string // where the node dials; "" = the edge
 	NoNode     bool
+	More       string          // further lines of the edge's file
 	Tracing    *tracing.Config // of both; they call themselves "edge" and "node"
 }
 
@@ -144,7 +145,13 @@ func StartEdgeIn(t testing.TB, dir, nodes string, o Options) *Edge {
 	}
 	text := fmt.Sprintf("mode: dev\nlisten: {nodes: %q, http: \"127.0.0.1:0\", admin: \"127.0.0.1:0\"}\nstate_dir: ./state\n", nodes) +
 		fmt.Sprintf("nodes: [{id: box, token_hashes: [{sha256: %s}], adapters: %s}%s]\n", fmt.Sprintf("%x", config.HashSecret(token)), adapters, more) +
-		"routes: " + routes + "\n" + section("principals", o.Principals) + section("timers", o.Timers) + section("limits", o.Limits)
+		"routes: " + routes + "\n" + section("principals", o.Principals) + section("timers", o.Timers) + section("limits", o.Limits) + o.More
+	return StartEdgeWith(t, dir, text, edge.Options{Tracing: traced(o.Tracing, "edge")})
+}
+
+// StartEdgeWith starts an edge whose file edge.yaml in dir has this text. Of opts, what the harness needs itself is its own.
+func StartEdgeWith(t testing.TB, dir, text string, opts edge.Options) *Edge {
+	t.Helper()
 	path := filepath.Join(dir, "edge.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -156,8 +163,9 @@ func StartEdgeIn(t testing.TB, dir, nodes string, o Options) *Edge {
 	e := &Edge{t: t, Dir: dir, Log: &Log{}}
 	listening := make(chan edge.Addrs, 1)
 	e.run = start(func(ctx context.Context, kill <-chan struct{}) error {
-		return edge.Run(ctx, cfg, edge.Options{Log: zerolog.New(e.Log).Level(zerolog.DebugLevel), Kill: kill, Tracing: traced(o.Tracing, "edge"),
-			OnListen: func(a edge.Addrs) { listening <- a }})
+		opts.Log, opts.Kill = zerolog.New(e.Log).Level(zerolog.DebugLevel), kill
+		opts.OnListen = func(a edge.Addrs) { listening <- a }
+		return edge.Run(ctx, cfg, opts)
 	})
 	t.Cleanup(func() {
 		_ = e.run.killNow(t) // a test that cares stops it itself

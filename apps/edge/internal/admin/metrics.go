@@ -78,6 +78,9 @@ func NewMetrics(version string, s Sources) *Metrics {
 		unknown:    counter("iop_usage_unknown_total", "Requests that succeeded and whose provider told no tokens.", labels...),
 		reloads:    newReloads(),
 	}
+	for _, turnedAway := range []execution.Code{execution.CodeQueueTimeout, execution.CodeQueueFull, execution.CodeNoNode} {
+		m.admissions.WithLabelValues(turnedAway.String()) // 0 and not absent, so that the first one is seen as a change
+	}
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "iop_build_info", Help: "1, labelled with the version."},
 		[]string{"version"})
 	build.WithLabelValues(version).Set(1)
