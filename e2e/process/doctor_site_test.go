@@ -118,3 +118,21 @@ func TestDoctorNamesFaultsOfCertificates(t *testing.T) {
 	last.names("tls.cert", fail, "expired at", "iop-edge ca issue", time.Now().UTC().Format("2006-01-02"))
 	last.fails("tls.cert")
 }
+
+// A slot whose source is gone, beside an edge that still has its key: the next start would fail.
+func TestDoctorNamesFaultsOfSlots(t *testing.T) {
+	const key = "sk-doctor-0123456789abcdef"
+	k := newKeyed(t, key, answers(func() []string { return []string{key} }))
+	e := diagnose(t, k.Dir, nil, "iop-edge", "-c", "edge.yaml")
+	e.fails()
+	e.names("slot main", ok, fmt.Sprintf("%d bytes", len(key)))
+	if err := os.Remove(k.source); err != nil {
+		t.Fatal(err)
+	}
+	e = diagnose(t, k.Dir, nil, "iop-edge", "-c", "edge.yaml")
+	e.names("slot main", fail, "doesn't exist", "source")
+	e.fails("slot main")
+	if strings.Contains(e.String(), key) {
+		t.Error("the key is shown")
+	}
+}

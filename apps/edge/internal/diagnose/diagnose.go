@@ -39,6 +39,7 @@ type Options struct {
 const (
 	adminLimit  = 5 * time.Second
 	routesLimit = 10 * time.Second
+	slotsLimit  = 20 * time.Second // a source may be a program
 )
 
 // examination is what the checks learn from each other; a check that was left behind may still write.
@@ -69,7 +70,7 @@ func Checks(opts Options) []doctor.Check {
 		doctor.Check{Name: "tokens", Run: x.tokens},
 		doctor.Check{Name: "nodes", Limit: adminLimit, Run: x.nodes},
 		doctor.Check{Name: "routes", Limit: routesLimit, Run: x.routes},
-		doctor.Check{Name: "slots", Run: x.slots},
+		doctor.Check{Name: "slots", Limit: slotsLimit, Run: x.slots},
 		doctor.Check{Name: "files", Run: x.files},
 		doctor.Check{Name: "memory", Run: x.memory})
 	if opts.Request != nil {

@@ -247,6 +247,22 @@ func TestStateFaults(t *testing.T) {
 	want(t, examine(t, diagnose.Options{File: file}), "routes", doctor.OK)
 }
 
+// A slot's source is read as at the start, and its key never shown.
+func TestSlotFaults(t *testing.T) {
+	ca := identitytest.NewCA(t, "ours")
+	id := identitytest.Write(t, t.TempDir(), ca.Edge(t), ca)
+	file := none(t).file(t, fmt.Sprintf(`mode: managed
+tls: {cert: %q, key: %q, ca: %q, trust_domain: %s}
+profiles: [{id: p, origin: "https://api.example", paths: ["POST /v1/chat/completions"]}]
+slots: [{id: main, source: "file:./provider.key", profile: p, nodes: [a]}]
+routes: [{model: m, adapter: h, slot: main}]
+nodes: [{id: a, token_hashes: [{sha256: %s}], adapters: [{name: h, kind: openai, base_url: "https://api.example"}]}]
+`, id.Cert, id.Key, id.CA, identitytest.TrustDomain, hash))
+	want(t, examine(t, diagnose.Options{File: file}), "slot main", doctor.Fail, "doesn't exist", "mode 600")
+	overwrite(t, filepath.Join(filepath.Dir(file), "provider.key"), apiKey+"\n") // examine looks for it in what is shown
+	want(t, examine(t, diagnose.Options{File: file}), "slot main", doctor.OK, fmt.Sprintf("%d bytes", len(apiKey)), "https://api.example")
+}
+
 func overwrite(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -79,7 +79,9 @@ func TestHungEdge(t *testing.T) {
 	}
 	all := doctor.Run(t.Context(), checks, func(doctor.Finding) {})
 	want(t, all, "admin", doctor.Fail, "doesn't answer", "hangs")
-	if !slices.ContainsFunc(all, func(f doctor.Finding) bool { return f.Check == "listen.http" && f.Level == doctor.Skipped && strings.Contains(f.Text, "is held") }) {
+	if !slices.ContainsFunc(all, func(f doctor.Finding) bool {
+		return f.Check == "listen.http" && f.Level == doctor.Skipped && strings.Contains(f.Text, "is held")
+	}) {
 		t.Errorf("the listener of an Edge that hangs: %+v", all)
 	}
 }

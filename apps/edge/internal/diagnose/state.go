@@ -40,12 +40,12 @@ func (x *examination) slots(context.Context) []doctor.Finding {
 		return nil
 	}
 	list, err := credential.Inspect(x.cfg)
-	if err != nil {
-		return []doctor.Finding{doctor.Failed("slots", "look at state_dir and at the sources of the slots", "they can't be looked at: %v", err)}
-	}
 	var found []doctor.Finding
 	for i := range list {
 		found = append(found, slot(&list[i]))
+	}
+	if err != nil && faults(err) > keyless(list) { // those without a key have been told
+		found = append(found, doctor.Failed("slots", "put slots.json of state_dir back from a backup, or look at who may read it", "what is known of them can't be used: %v", err))
 	}
 	return found
 }
@@ -54,12 +54,31 @@ func (x *examination) slots(context.Context) []doctor.Finding {
 func slot(s *credential.SlotStatus) doctor.Finding {
 	check := "slot " + s.ID
 	switch {
-	case s.State == credential.StateActive && s.Length > 0 && s.Reason == "":
-		return doctor.Well(check, "active, revision %d, a key of %d bytes from %s for %s", s.Revision, s.Length, s.SourceKind, s.Origin)
-	case s.State == credential.StateActive && s.Length > 0:
-		return doctor.Warn(check, "correct its source", "active, but %s", s.Reason)
-	case s.State == credential.StateActive:
-		return doctor.Failed(check, "put the key where its source says (mode 600, this program's user), or correct the source", "it has no key: %s", s.Reason)
+	case s.State == credential.StateRevoked:
+		return doctor.Warn(check, "put a new key into its source", "routes with it fail: %s", s.Reason)
+	case s.Length == 0:
+		return doctor.Failed(check, "put the key where its source says (mode 600, this program's user), or correct the source: the Edge doesn't start without it",
+			"its source (%s) yields no key: %s", s.SourceKind, s.Reason)
+	case s.State != credential.StateActive:
+		return doctor.Warn(check, "iop-edge ctl slot enable "+s.ID+" if it is to be used again", "routes with it fail: %s", s.Reason)
 	}
-	return doctor.Warn(check, "iop-edge ctl slots enable "+s.ID+" if it is to be used; a revoked one needs a new key", "it is %s, so that routes with it fail: %s", s.State, s.Reason)
+	return doctor.Well(check, "active, revision %d, a key of %d bytes from its source (%s) for %s", s.Revision, s.Length, s.SourceKind, s.Origin)
+}
+
+// faults counts what was joined into an error.
+func faults(err error) int {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return len(joined.Unwrap())
+	}
+	return 1
+}
+
+// keyless counts the slots without a key.
+func keyless(list []credential.SlotStatus) (n int) {
+	for i := range list {
+		if list[i].Length == 0 {
+			n++
+		}
+	}
+	return n
 }

@@ -134,7 +134,7 @@ func (p *Provider) look(ctx context.Context) doctor.Finding {
 	switch {
 	case len(missing) > 0:
 		return doctor.Failed(check, p.pull(missing), "%s: it lacks %s, which the Edge's file has as targets, so that requests for it fail", has, strings.Join(missing, ", "))
-	case len(caps.Models) == 0 && p.Kind != "loopback":
+	case len(caps.Models) == 0 && len(p.Targets) == 0 && p.Kind != "loopback":
 		return doctor.Warn(check, "load a model there (ollama pull MODEL), or name what it has as targets of the adapter", "%s: it offers nothing", has)
 	}
 	return doctor.Well(check, "%s", has)
