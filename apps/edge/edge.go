@@ -134,7 +134,8 @@ func build(cfg *config.Edge, generations *node.Generations, tracer *tracing.Trac
 		OnUnconfirmed: func(id string, generation uint64) { registry.Unconfirmed(id, generation) },
 	})
 	places := &places{Scheduler: g.scheduler}
-	registry = node.New(node.Config{State: current, Scheduler: places, Events: bus, Generations: generations, Log: opts.Log})
+	registry = node.New(node.Config{State: current, Scheduler: places, Events: bus, Generations: generations, Log: opts.Log,
+		Faults: opts.Faults})
 	g.events = bus
 	if g.leases, err = openLeases(cfg, current, registry.EdgeID(), credential.Config{Events: bus, Log: opts.Log}); err != nil {
 		return nil, err
@@ -163,13 +164,13 @@ func build(cfg *config.Edge, generations *node.Generations, tracer *tracing.Trac
 	}
 	g.service = service.New(service.Config{
 		State: current, Scheduler: g.scheduler, Nodes: connections{registry}, Commands: connections{registry}.commands, Events: bus, Tracer: tracer, Log: opts.Log,
-		Leases: lends, Observers: []service.Observer{metrics},
+		Leases: lends, Observers: []service.Observer{metrics}, Faults: opts.Faults,
 		DispatchLimit: cfg.Timers.DispatchLimit, TerminalWait: cfg.Timers.TerminalWait,
 		DetachedLimit: cfg.Timers.DetachedLimit, MaxInput: cfg.Limits.Body, SlowAnswers: cfg.Limits.SlowAnswers,
 	})
 	g.nodes = transport.NewServer(transport.Config{
 		Registry: registry, Identity: g.identity, Runs: g.service, Leases: leases, Events: bus, Log: opts.Log, Timers: linkTimers(cfg.Timers),
-		MaxUnregistered: cfg.Limits.Unregistered, MaxHandshakes: cfg.Limits.Handshakes,
+		MaxUnregistered: cfg.Limits.Unregistered, MaxHandshakes: cfg.Limits.Handshakes, Faults: opts.Faults,
 	})
 	g.handler = httpapi.New(httpapi.Config{
 		State: current, Tunnels: g.service, Runs: g.service, Commands: g.service, Offers: view.offers,

@@ -28,6 +28,7 @@ import (
 	"iop/packages/go/identity"
 	"iop/packages/go/logging"
 	"iop/packages/go/tracing"
+	link "iop/packages/go/transport"
 )
 
 // Options is what a caller of [Run] may hand in beside the configuration. The zero value is usable.
@@ -157,13 +158,13 @@ func newProgram(cfg *config.Node, opts Options, observer node.Observer, tracer *
 			Edge: edge, Router: table, Build: build, Journal: record.rows, Timers: workTimers(cfg.Timers), Observer: observer,
 			Tracer: tracer,
 			Retain: func(maxAge time.Duration, maxRows int) { record.retain(edge, maxAge, maxRows) },
-			Log:    opts.Log.With().Str("edge", edge).Logger(),
+			Log:    opts.Log.With().Str("edge", edge).Logger(), Faults: opts.Faults,
 		})
 		p.executors = append(p.executors, x)
 		p.links = append(p.links, transport.New(transport.Config{
 			Edge: edge, Token: cfg.Token, Identity: p.identity, EdgeID: edgeID, InstanceID: instance, Version: opts.Version, Executor: x,
 			Timers: linkTimers(cfg.Timers), OnReady: opts.OnReady, Log: opts.Log,
-			Dial: opts.Dial, Random: opts.Random, Slept: opts.Slept,
+			Dial: opts.Dial, Random: opts.Random, Slept: opts.Slept, Mux: link.Config{Faults: opts.Faults},
 		}))
 	}
 	if len(p.links) == 0 {

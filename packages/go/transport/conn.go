@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"iop/packages/go/faultpoint"
 )
 
 const (
@@ -37,6 +39,8 @@ type conn struct {
 	onFail func(error)     // called once, before the failed call returns
 	wake   chan struct{}   // capacity 1: the flusher has something to do
 	failed chan struct{}   // closed at the first error, Close included
+	faults *faultpoint.Hooks
+	peer   string // by which faults is asked, with faults
 
 	in     inbound
 	parser parser

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/yamux"
 	"google.golang.org/protobuf/proto"
 
+	"iop/packages/go/faultpoint"
 	pb "iop/proto/iop"
 )
 
@@ -92,6 +93,7 @@ func (w *controlWriter) writePulse(p *pulse) {
 	if p.empty() {
 		return
 	}
+	w.link.conn.faults.At(faultpoint.LinkHeartbeat, w.link.conn.peer)
 	hb := &pb.Heartbeat{Echo: p.echo}
 	now := w.link.conn.elapsed()
 	if p.echo != 0 {

@@ -3,6 +3,8 @@ package transport
 import (
 	"encoding/binary"
 	"net"
+
+	"iop/packages/go/faultpoint"
 )
 
 // The multiplexer's frame header: version, type, flags (2), stream (4), length (4).
@@ -292,6 +294,7 @@ func (c *conn) flushLoop() {
 			c.takeLocked()
 			c.mu.Unlock()
 			p, b := c.out.next()
+			c.faults.At(faultpoint.LinkWrite, c.peer)
 			_, err := c.net.Write(p)
 			if err != nil {
 				c.fail(err) // flushing stays set: nobody writes after a part of a frame

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/time/rate"
 
+	"iop/packages/go/faultpoint"
 	pb "iop/proto/iop"
 )
 
@@ -22,6 +23,7 @@ type Config struct {
 	StreamReset time.Duration // from a stream's Close until it is reset if the peer didn't close it, 10 s
 	Part        time.Duration // an orderly end: what is pending, the Goodbye, and the peer's own close, 1 s
 	Log         zerolog.Logger
+	Faults      *faultpoint.Hooks // asked at the points of the link; nil is nobody
 
 	// Clocks reads the node's clocks, and Exchanged is told of each heartbeat that the edge has answered, by the control
 	// reader: it returns at once. Both or none; without them nobody is told.
@@ -135,6 +137,9 @@ func newLink(c net.Conn, cfg Config) *Link {
 	l.events = rate.NewLimiter(1, maxEvents)
 	l.streams = make(map[uint32]*Stream)
 	l.conn = newConn(c, l.connFailed)
+	if l.conn.faults = cfg.Faults; cfg.Faults != nil {
+		l.conn.peer = c.RemoteAddr().String()
+	}
 	return l
 }
 

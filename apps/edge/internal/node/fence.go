@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"iop/apps/edge/internal/events"
+	"iop/packages/go/faultpoint"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -92,6 +93,7 @@ func (r *Registry) Fence(c *Connection, reason FenceReason, text string) bool {
 	}
 	text = cut(text, maxText)
 	r.remove(c, string(reason)+": "+text)
+	r.cfg.Faults.At(faultpoint.EdgeFence, c.NodeID)
 	c.close(reason, text)
 	// With the order held nothing that was seen before the fence can be published after it.
 	c.order.Lock()

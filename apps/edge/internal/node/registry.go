@@ -18,6 +18,7 @@ import (
 	"iop/apps/edge/internal/admission"
 	"iop/apps/edge/internal/events"
 	"iop/packages/go/config"
+	"iop/packages/go/faultpoint"
 	pb "iop/proto/iop"
 )
 
@@ -52,6 +53,8 @@ type Config struct {
 	Misses int
 	// Log gets a line for each of those changes.
 	Log zerolog.Logger
+	// Faults is asked at the points of a connection; nil is nobody.
+	Faults *faultpoint.Hooks
 }
 
 // ErrRaced says that a commit found another state than the one it was prepared for: begin the round again.

@@ -8,6 +8,7 @@ import (
 	"iop/apps/edge/internal/admission"
 	"iop/apps/edge/internal/events"
 	"iop/packages/go/execution"
+	"iop/packages/go/faultpoint"
 	"iop/packages/go/transport"
 )
 
@@ -46,7 +47,9 @@ func (r *Run) try(g *admission.Grant) {
 	r.placed(g, by)
 	defer a.close()
 	defer r.recovered() // before close: what a panic leaves behind is cleared away like any failure's
+	a.at(faultpoint.EdgeGranted)
 	if a.open() && a.send() {
+		a.at(faultpoint.EdgeWritten)
 		a.receive()
 		if r.decided() {
 			by.abort(a)
@@ -87,6 +90,7 @@ func (a *attempt) open() bool {
 	if !a.borrow() {
 		return false
 	}
+	a.at(faultpoint.EdgeFenced)
 	stream, err := a.node.Open(r.ctx)
 	switch {
 	case errors.Is(err, transport.ErrLinkDown):
@@ -96,6 +100,7 @@ func (a *attempt) open() bool {
 	}
 	a.stream = stream
 	a.unwake = context.AfterFunc(r.ctx, stream.Cancel)
+	a.at(faultpoint.EdgeOpened)
 	select {
 	case <-a.node.Down():
 		return a.gone()
@@ -189,10 +194,14 @@ func (a *attempt) whole() bool {
 	return a.writer.err == nil
 }
 
+// at is a fault point.
+func (a *attempt) at(p faultpoint.Point) { a.run.service.cfg.Faults.At(p, a.run.id) }
+
 // close ends the attempt: the place, the writer, the stream, and what the node is told.
 func (a *attempt) close() {
 	defer a.endTry()
 	defer a.judge() // when the place is settled
+	a.at(faultpoint.EdgeSettle)
 	defer a.repay()
 	a.run.service.frames.add(&a.got)
 	phase := a.run.watch.at()

@@ -6,6 +6,7 @@ import (
 	"iop/apps/edge/internal/admission"
 	"iop/apps/edge/internal/events"
 	"iop/packages/go/execution"
+	"iop/packages/go/faultpoint"
 )
 
 // take handles one message from the node. What breaks the grammar ends the run: nothing after it could be trusted.
@@ -33,6 +34,7 @@ func (a *attempt) take(m *message) {
 
 // lastWord records that the node has nothing more to say. There is no read left to wake.
 func (a *attempt) lastWord() {
+	a.at(faultpoint.EdgeTerminal)
 	a.over = true
 	a.unwake()
 }

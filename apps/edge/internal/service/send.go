@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/faultpoint"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -21,6 +22,7 @@ const oneFlush = 12 << 10
 
 // send writes the open and the body. It doesn't wait for the node's accepted: that would cost a round trip.
 func (a *attempt) send() bool {
+	a.at(faultpoint.EdgeSent)
 	size := a.run.out.BytesIn
 	open := a.by.open(a.run, a.grant)
 	a.lend(open)

@@ -17,6 +17,7 @@ import (
 	"iop/apps/edge/internal/admission"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/faultpoint"
 	"iop/packages/go/tracing"
 	"iop/packages/go/transport"
 )
@@ -41,6 +42,8 @@ type Config struct {
 	Tracer *tracing.Tracer
 	// Log gets one line a run.
 	Log zerolog.Logger
+	// Faults is asked at the points of a run; nil is nobody.
+	Faults *faultpoint.Hooks
 
 	// DispatchLimit bounds the time from a place to the node's accepted or rejected. Default 10 s.
 	DispatchLimit time.Duration

@@ -6,6 +6,7 @@ import (
 	"iop/apps/edge/internal/node"
 	"iop/packages/go/config"
 	"iop/packages/go/credentiallease"
+	"iop/packages/go/faultpoint"
 	pb "iop/proto/iop"
 )
 
@@ -62,6 +63,7 @@ func (h *control) ready(m *pb.Ready) {
 func (h *control) runEnded(m *pb.RunEnded) {
 	var confirm []string
 	for _, e := range m.GetEnds() {
+		h.s.cfg.Faults.At(faultpoint.EdgeRunEnded, h.c.NodeID)
 		held := h.c.RunEnded(e)
 		if h.c.Over() {
 			continue

@@ -12,6 +12,7 @@ import (
 	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/node"
 	"iop/packages/go/config"
+	"iop/packages/go/faultpoint"
 	"iop/packages/go/identity"
 	link "iop/packages/go/transport"
 	pb "iop/proto/iop"
@@ -78,6 +79,7 @@ func (h *handshake) run(ctx context.Context) (*node.Connection, error) {
 		return nil, err
 	}
 	// The connection is in the registry: from here on every end of it is a fence.
+	h.s.cfg.Faults.At(faultpoint.EdgeAccept, h.rec.ID)
 	if err := h.accept(resp); err != nil {
 		h.s.cfg.Registry.Fence(c, node.FenceLost, "the registration couldn't be answered")
 		return nil, errGone
@@ -167,6 +169,7 @@ func (h *handshake) round(ctx context.Context) (*node.Connection, *pb.RegisterRe
 		}
 		defer settle()
 	}
+	h.s.cfg.Faults.At(faultpoint.EdgeCommit, h.rec.ID)
 	return c, resp, h.s.cfg.Registry.Commit(c, expected)
 }
 
@@ -220,7 +223,9 @@ func (h *handshake) prepare(version int32, p *config.Projection) (*node.Connecti
 	}
 	c := h.s.cfg.Registry.NewConnection(id, h.rec, p, h.bare)
 	c.SetRecipient(recipient)
-	c.Link = link.NewEdgeLink(h.conn, h.s.cfg.Timers.link(*c.Log()), &control{s: h.s, c: c})
+	tuning := h.s.cfg.Timers.link(*c.Log())
+	tuning.Faults = h.s.cfg.Faults
+	c.Link = link.NewEdgeLink(h.conn, tuning, &control{s: h.s, c: c})
 	return c, h.response(version, generation, payload, id.Features), nil
 }
 

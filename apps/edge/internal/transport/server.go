@@ -23,6 +23,7 @@ import (
 	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/node"
 	"iop/packages/go/config"
+	"iop/packages/go/faultpoint"
 	"iop/packages/go/identity"
 	link "iop/packages/go/transport"
 	pb "iop/proto/iop"
@@ -75,6 +76,8 @@ type Config struct {
 	Payload func(*config.Projection) (*pb.NodeConfigPayload, error)
 	// Log gets a line for every refusal and every change of a connection's life.
 	Log zerolog.Logger
+	// Faults is asked at the points of a connection; nil is nobody.
+	Faults *faultpoint.Hooks
 }
 
 // Server accepts node connections. It starts nothing before Serve.

@@ -9,6 +9,7 @@ import (
 	"iop/apps/node/internal/router"
 	"iop/apps/node/internal/store"
 	"iop/packages/go/execution"
+	"iop/packages/go/faultpoint"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -24,6 +25,7 @@ func (s *Session) Late(kind string) { s.x.cfg.Observer.Late(kind) }
 
 // execute runs an admitted task and reads its stream to the end.
 func (s *Session) execute(t *task) {
+	t.at(faultpoint.NodeAdmitted)
 	if t.background { // the end of an earlier run of this id would be taken for this one's
 		s.x.cfg.Journal.Reported(s.x.cfg.Edge, t.runID)
 	}

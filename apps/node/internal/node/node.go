@@ -21,6 +21,7 @@ import (
 	"iop/apps/node/internal/router"
 	"iop/apps/node/internal/store"
 	"iop/packages/go/execution"
+	"iop/packages/go/faultpoint"
 	"iop/packages/go/tracing"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
@@ -47,6 +48,8 @@ type Config struct {
 	Tracer *tracing.Tracer
 	// Log takes one line per execution, and what went wrong.
 	Log zerolog.Logger
+	// Faults is asked at the points of an execution; nil is nobody.
+	Faults *faultpoint.Hooks
 }
 
 // Timers bound what an executor waits for. Zero is the default in brackets.
@@ -270,6 +273,7 @@ func (x *Executor) NewSession(link *transport.Link, generation uint64, features 
 // Serve makes this the connection that takes work, and tells the Edge so. It is called when a projection was applied
 // or refused, and again after each further one. It returns the number of the projection in force.
 func (s *Session) Serve() (projection uint64) {
+	s.x.cfg.Faults.At(faultpoint.NodeReady, s.x.cfg.Edge)
 	s.x.mu.Lock()
 	first, over := s.x.serving != s, s.over
 	if !over {
@@ -321,10 +325,12 @@ func (s *Session) Work(stream *transport.Stream) {
 	}
 	switch w := open.GetWork().(type) {
 	case *pb.WorkOpen_Tunnel:
+		s.x.cfg.Faults.At(faultpoint.NodeAdmit, w.Tunnel.GetRunId())
 		s.tunnel(stream, open, w.Tunnel)
 	case *pb.WorkOpen_Command:
 		s.command(stream, w.Command)
 	case *pb.WorkOpen_Run:
+		s.x.cfg.Faults.At(faultpoint.NodeAdmit, w.Run.GetRunId())
 		s.run(stream, open, w.Run)
 	default: // a kind of work that this version doesn't know: no message could be understood as its answer
 		s.x.cfg.Observer.Late("work")

@@ -14,6 +14,7 @@ import (
 	"iop/apps/node/internal/router"
 	"iop/apps/node/internal/store"
 	"iop/packages/go/execution"
+	"iop/packages/go/faultpoint"
 	"iop/packages/go/tracing"
 	"iop/packages/go/transport"
 )
@@ -160,10 +161,15 @@ func (t *task) execute() (o outcome) {
 		return outcomeOf(t.ctx, err, t.reply.answer()).nothingSent()
 	}
 	t.entry.Update(store.Progress{Started: time.Now(), BytesIn: t.body.received()})
+	t.at(faultpoint.NodeCall)
 	called = true
 	err = t.work.call(tracing.With(t.ctx, t.beginCall()), t.place.Adapter().Provider())
+	t.at(faultpoint.NodeReturned)
 	return outcomeOf(t.ctx, err, t.reply.answer())
 }
+
+// at is a fault point.
+func (t *task) at(p faultpoint.Point) { t.executor().cfg.Faults.At(p, t.runID) }
 
 // panicked turns a panic into an outcome. Its value may hold anything, secrets too, so only its type is logged.
 func (t *task) panicked(p any, called bool) outcome {
@@ -202,6 +208,7 @@ func (t *task) finish(o outcome) bool {
 		// acknowledgement.
 		t.entry.End(row)
 	}
+	t.at(faultpoint.NodeSettle)
 	t.executor().settle(t, endToWire(t, o, seen, now))
 	t.entry.End(row) // once only
 	if abandoned {
@@ -210,6 +217,7 @@ func (t *task) finish(o outcome) bool {
 	t.record(o, seen, now)
 	t.endSpan(o)
 	t.linger()
+	t.at(faultpoint.NodeTerminal)
 	if err := t.reply.end(t.work.terminal(o, seen)); err != nil {
 		t.logged(zerolog.DebugLevel).Err(err).Msg("nobody took the terminal")
 	}
