@@ -1,9 +1,14 @@
 package program
 
 import (
+	"bytes"
+	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/rs/zerolog"
 )
 
 // The tightest group counts, also one that this process's group is in, in either version.
@@ -44,5 +49,20 @@ func TestMemoryLimitOfControlGroups(t *testing.T) {
 	}
 	if m := MemoryLimit(); m.Limit <= 0 || m.Source == "" {
 		t.Errorf("this machine: %+v", m)
+	}
+}
+
+// A configuration that permits more than there is gets a warning with both figures; one that doesn't gets none.
+func TestWarnMemory(t *testing.T) {
+	var out bytes.Buffer
+	WarnMemory(zerolog.New(&out), 1<<20, "lower it")
+	if out.Len() > 0 {
+		t.Errorf("1 MiB: %s", out.String())
+	}
+	WarnMemory(zerolog.New(&out), math.MaxInt64, "lower it")
+	for _, want := range []string{`"level":"warn"`, `"limit_mib":`, `"permits_mib":`, `"source":`, "lower it"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s isn't in %s", want, out.String())
+		}
 	}
 }

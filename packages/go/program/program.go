@@ -23,7 +23,7 @@ const (
 )
 
 // Main runs the command that the arguments name and returns the exit code: 0 when it did its work, 2 when it was called
-// wrongly, 1 for everything else. An error is one message on standard error.
+// wrongly, 1 for everything else; an [Exit] names its own. Any other error is one message on standard error.
 func Main(root *cobra.Command) int {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true

@@ -41,6 +41,8 @@ func testProgram() *cobra.Command {
 	}
 	add("ok", func(*cobra.Command, []string) error { return nil })
 	add("fail", func(*cobra.Command, []string) error { return errors.New("listen: address in use") })
+	add("told", func(*cobra.Command, []string) error { return ExitWith(2) })
+	add("well", func(*cobra.Command, []string) error { return ExitWith(0) })
 	add("one", func(*cobra.Command, []string) error { return nil }).Args = Args("NODE")
 	var file string
 	ConfigFlag(add("load", func(*cobra.Command, []string) error {
@@ -127,6 +129,8 @@ func TestExitCodesAndMessages(t *testing.T) {
 		{[]string{"group"}, 0, ""},
 		{[]string{"version"}, 0, ""},
 		{[]string{"fail"}, 1, "prog: listen: address in use\n"},
+		{[]string{"told"}, 2, ""}, // it has said itself what there was to say
+		{[]string{"well"}, 0, ""},
 		{[]string{"load", "-c", bad}, 1, bad + `:1: mod: unknown key; did you mean "mode"?` + "\n" + bad +
 			":2: log: must be a section with keys (level, format)\n"},
 		{[]string{"load"}, 1, "no configuration file named; give one with -c FILE\n"},
