@@ -33,6 +33,12 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	the.bin, the.shots = os.Getenv("IOP_BIN"), os.Getenv("IOP_SHOTS")
+	if the.shots != "" {
+		if err := os.MkdirAll(the.shots, 0o755); err != nil {
+			fmt.Println("FAIL:", err)
+			return 1
+		}
+	}
 	if the.bin == "" {
 		fmt.Println("skipped: IOP_BIN isn't set; run `make test-console`")
 		return 0

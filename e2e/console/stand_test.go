@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -38,7 +39,8 @@ func newStand(t *testing.T, to string) *stand {
 	s.proxy = &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
 		r.Out.URL.Scheme, r.Out.URL.Host = target.Scheme, target.Host
 		r.Out.Host = r.In.Host
-	}, ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }}
+	}, ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		ErrorLog: log.New(io.Discard, "", 0)}
 	s.mend()
 	s.Server = httptest.NewServer(s)
 	t.Cleanup(func() { s.breakIt(); s.Server.CloseClientConnections(); s.Server.Close() })

@@ -19,8 +19,8 @@ import (
 	"iop/packages/go/patience"
 )
 
-// limit bounds every wait.
-const limit = patience.Limit
+// limit bounds every wait. A browser is several processes, which a busy machine lets run one by one.
+const limit = 2 * patience.Limit
 
 // tab is one page of the browser.
 type tab struct {
@@ -112,10 +112,27 @@ func call[P, R any](p *tab, command cdp.Command[P, R], params P) {
 	}
 }
 
-// click clicks with the mouse on what a selector finds first.
+// click clicks on what a selector finds first, once it is there and nothing covers it. In one step: between two, a drawing
+// may move it away.
 func (p *tab) click(selector string) {
 	p.t.Helper()
-	p.do(chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
+	p.until(`(() => {
+		const e = document.querySelector(%q);
+		if (!e || !e.checkVisibility() || e.disabled) return false;
+		e.scrollIntoView({block: 'center'});
+		const box = e.getBoundingClientRect(), hit = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+		if (!e.contains(hit)) return false;
+		e.focus();
+		e.click();
+		return true;
+	})()`, selector)
+}
+
+// countFetches counts from now on what the page asks for. The browser itself tries a request again that it sent on an old
+// connection, so what arrives isn't what was asked.
+func (p *tab) countFetches() {
+	p.t.Helper()
+	js[bool](p, "(() => { window.asked = []; const real = fetch; window.fetch = (url, ...more) => { asked.push(String(url)); return real(url, ...more) }; return true })()")
 }
 
 // keys presses keys, one after the other.

@@ -22,6 +22,7 @@ import { makeWhy } from './why.js';
 
 const frame = 500; // ms between two drawings, whatever comes
 const tick = 1000; // ages count up
+const repair = 1000; // before a connection that gave no snapshot is made anew
 
 // What is shown. now() is the Edge's clock; it stands still while nothing comes, as all that is shown does.
 const view = {
@@ -73,14 +74,13 @@ const refresh = new Refresh(async () => {
 // reconnect takes a snapshot that didn't come for a connection that is broken, though the stream hasn't noticed.
 function reconnect(error) {
   stop();
-  enter('lost', { error, ms: 1000 });
-  const mine = generation;
-  setTimeout(() => { if (mine === generation && view.phase === 'lost') start(); }, 1000);
+  enter('lost', { error, ms: repair });
+  start(repair);
 }
 
-function start() {
+function start(ms = 0) {
   generation++;
-  feed.start();
+  feed.start(ms);
 }
 
 function stop() {
@@ -169,7 +169,7 @@ function redraw() {
 
 setInterval(() => { if (view.phase === 'live') draw(); }, tick);
 
-byId('retry').addEventListener('click', () => { feed.start(); feed.now(); });
+byId('retry').addEventListener('click', () => feed.now());
 byId('pause').addEventListener('click', () => {
   if (view.phase === 'paused') start();
   else {

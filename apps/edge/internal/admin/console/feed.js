@@ -16,11 +16,12 @@ export class Feed {
 
   constructor(on) { this.#on = on; }
 
-  start() {
+  // start follows, after a pause in ms.
+  start(ms = 0) {
     if (this.#run) return;
     const run = { stop: new AbortController(), wake: () => {} };
     this.#run = run;
-    this.#loop(run);
+    this.#loop(run, ms);
   }
 
   stop() {
@@ -32,7 +33,8 @@ export class Feed {
   // now ends a pause.
   now() { this.#run?.wake(); }
 
-  async #loop(run) {
+  async #loop(run, ms) {
+    if (ms > 0) await pause(run, ms);
     for (let failures = 0; !run.stop.signal.aborted; failures++) {
       try {
         await this.#follow(run, () => { failures = 0; });
