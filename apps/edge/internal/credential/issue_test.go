@@ -52,22 +52,21 @@ func TestLeaseOfARun(t *testing.T) {
 	}
 }
 
-// E18, E19, the edge's half: each check refuses, before anything that is checked later, with one reason, an audit and an
-// event; nothing was sent, and the caller learns none of it.
-func TestIssueRefuses(t *testing.T) {
-	r := opened(t)
-	to, _ := recipient(t, "gpu-1", 1)
-	other, _ := recipient(t, "gpu-2", 1)
+// issueRefusal is a way in which a request isn't one that a key is lent for.
+type issueRefusal struct {
+	name   string
+	change func(o *Order)
+	want   string
+}
+
+// issueRefusals are those of a recipient of gpu-1, what is checked last first. other is a recipient of gpu-2.
+func (r *rig) issueRefusals(other credentiallease.Recipient) []issueRefusal {
 	adapter := func(change func(a *config.Adapter)) *config.Adapter {
 		a := r.state.Load().Projection("gpu-1").Adapters[0].Adapter
 		change(&a)
 		return &a
 	}
-	cases := []struct {
-		name   string
-		change func(o *Order)
-		want   string
-	}{
+	return []issueRefusal{
 		{"no such adapter there", func(o *Order) { o.Adapter = adapter(func(a *config.Adapter) { a.Name = "x" }) }, "stale_generation(projection)"},
 		{"another base URL", func(o *Order) { o.Adapter = adapter(func(a *config.Adapter) { a.BaseURL = "https://api.example.com" }) }, "stale_generation(projection)"},
 		{"a path that isn't listed", func(o *Order) { o.Path = "/v1/models" }, "binding_mismatch(path)"},
@@ -91,6 +90,15 @@ func TestIssueRefuses(t *testing.T) {
 		{"no such slot", func(o *Order) { o.Route = &config.Route{Model: "fast", Slot: "nowhere"} }, "disabled(slot)"},
 		{"no slot at all", func(o *Order) { o.Route = &config.Route{Model: "fast"} }, "disabled(slot)"},
 	}
+}
+
+// E18, E19, the edge's half: each check refuses, before anything that is checked later, with one reason, an audit and an
+// event; nothing was sent, and the caller learns none of it.
+func TestIssueRefuses(t *testing.T) {
+	r := opened(t)
+	to, _ := recipient(t, "gpu-1", 1)
+	other, _ := recipient(t, "gpu-2", 1)
+	cases := r.issueRefusals(other)
 	for i, c := range cases {
 		r.kinds()
 		o := r.order(to, "run-"+c.name)
@@ -187,12 +195,14 @@ func TestCurrent(t *testing.T) {
 	}
 }
 
-// E15, the edge's half, CR-10: what happens while a lease is sealed and signed counts: none is issued by a state that is over.
-func TestChangesWhileALeaseIsMade(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(ctx context.Context, r *rig) error
-		why    string // "" = the lease is of the new state
-	}{
+// meanwhile is what may happen while a lease is made. why "" = the lease is of the new state.
+type meanwhile struct {
+	change func(ctx context.Context, r *rig) error
+	why    string
+}
+
+func changesMeanwhile() map[string]meanwhile {
+	return map[string]meanwhile{
 		"disabled": {func(ctx context.Context, r *rig) error { _, err := r.store.Disable(ctx, "main"); return err }, "disabled(slot)"},
 		"revoked":  {func(ctx context.Context, r *rig) error { _, err := r.store.Revoke(ctx, "main"); return err }, "revoked(slot)"},
 		"rotated": {func(ctx context.Context, r *rig) error {
@@ -213,7 +223,12 @@ func TestChangesWhileALeaseIsMade(t *testing.T) {
 			r.configure(func(e *config.Edge) { e.Profiles[0].Origin = "https://other.example:443" })
 			return nil
 		}, "origin_refused(origin)"},
-	} {
+	}
+}
+
+// E15, the edge's half, CR-10: what happens while a lease is sealed and signed counts: none is issued by a state that is over.
+func TestChangesWhileALeaseIsMade(t *testing.T) {
+	for name, c := range changesMeanwhile() {
 		t.Run(name, func(t *testing.T) {
 			r := opened(t)
 			n := r.node("gpu-1", 1)
@@ -250,6 +265,51 @@ func TestChangesWhileALeaseIsMade(t *testing.T) {
 	}
 }
 
+// lastChange is what the last change of a slot said that has returned.
+type lastChange struct {
+	mu     sync.Mutex
+	closed bool
+	floor  uint64
+}
+
+func (l *lastChange) set(closed bool, floor uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed, l.floor = closed, max(floor, l.floor)
+}
+
+func (l *lastChange) get() (closed bool, floor uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed, l.floor
+}
+
+// issueUntil issues and uses leases until stop is closed, and reports those that shouldn't be.
+func (r *rig) issueUntil(stop <-chan struct{}, n *node, name string, last *lastChange) {
+	for k := 0; ; k++ {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		wasClosed, least := last.get()
+		run := fmt.Sprintf("run-%s-%d", name, k)
+		l, f := r.store.Issue(r.order(n.to, run))
+		if f != nil {
+			continue
+		}
+		if closed, floor := last.get(); wasClosed && closed && floor == least {
+			r.t.Errorf("a lease after the slot was closed")
+		}
+		if l.entry.revision < least {
+			r.t.Errorf("a lease of revision %d after %d", l.entry.revision, least)
+		}
+		_, err := n.use(l, run)
+		r.store.Ended("gpu-1", l.ID(), err == nil, because(credentiallease.Revoked))
+		l.Close()
+	}
+}
+
 // E15, the edge's half, CR-10: once Disable or Revoke has returned no lease of what was before is issued, whatever happens
 // at the same time, and none of a key that is gone. Run with -race.
 func TestNothingIsIssuedAfterRevoke(t *testing.T) {
@@ -259,39 +319,11 @@ func TestNothingIsIssuedAfterRevoke(t *testing.T) {
 		committed := n.guard.Revoke(credentiallease.Revocation{Slot: p.Slot, MinRevision: p.MinRevision, Disabled: p.Disabled})
 		r.store.Acked("gpu-1", 1, p.Epoch, committed)
 	})
-	var mu sync.Mutex
-	closed, floor := false, uint64(0) // what the last change said that returned
+	var last lastChange
 	stop := make(chan struct{})
 	var issuers sync.WaitGroup
 	for i := range 4 {
-		issuers.Go(func() {
-			for k := 0; ; k++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				mu.Lock()
-				wasClosed, least := closed, floor
-				mu.Unlock()
-				run := fmt.Sprintf("run-%d-%d", i, k)
-				l, f := r.store.Issue(r.order(n.to, run))
-				if f != nil {
-					continue
-				}
-				mu.Lock()
-				if wasClosed && closed && floor == least {
-					t.Errorf("a lease after the slot was closed")
-				}
-				if l.entry.revision < least {
-					t.Errorf("a lease of revision %d after %d", l.entry.revision, least)
-				}
-				mu.Unlock()
-				_, err := n.use(l, run)
-				r.store.Ended("gpu-1", l.ID(), err == nil, execution.LeaseRefusal{Reason: uint8(credentiallease.Revoked)})
-				l.Close()
-			}
-		})
+		issuers.Go(func() { r.issueUntil(stop, n, fmt.Sprint(i), &last) })
 	}
 	for i := range 60 {
 		f := []func(context.Context, string) (Change, error){r.store.Disable, r.store.Enable, r.store.Revoke, r.store.Refresh}[i%4]
@@ -299,18 +331,14 @@ func TestNothingIsIssuedAfterRevoke(t *testing.T) {
 			r.put(fmt.Sprintf("sk-round-%08d", i))
 		}
 		if i%4 == 1 || i%4 == 3 {
-			mu.Lock()
-			closed = false
-			mu.Unlock()
+			last.set(false, 0)
 		}
 		c, err := f(t.Context(), "main")
 		check(t, err)
 		if len(c.Unanswered) != 0 {
 			t.Errorf("%+v", c)
 		}
-		mu.Lock()
-		closed, floor = c.State != StateActive, c.Revision
-		mu.Unlock()
+		last.set(c.State != StateActive, c.Revision)
 	}
 	close(stop)
 	issuers.Wait()

@@ -17,25 +17,27 @@ func because(r credentiallease.Reason) execution.LeaseRefusal {
 }
 
 // ledgerEvents are the events of protocol.md §2.E after a lease was issued.
-var ledgerEvents = map[string]func(r *rig, l *Lease){
-	"used":      func(_ *rig, l *Lease) { l.Used() },
-	"void":      func(_ *rig, l *Lease) { l.Void() },
-	"refused":   func(_ *rig, l *Lease) { l.Refused(because(credentiallease.Expired)) },
-	"lost":      func(_ *rig, l *Lease) { l.Lost() },
-	"committed": func(r *rig, l *Lease) { r.store.Ended("gpu-1", l.ID(), true, execution.LeaseRefusal{}) },
-	"burnt":     func(r *rig, l *Lease) { r.store.Ended("gpu-1", l.ID(), false, because(credentiallease.Unused)) },
-	"attack":    func(r *rig, l *Lease) { r.store.Ended("gpu-1", l.ID(), false, because(credentiallease.Replayed)) },
-	"another's": func(r *rig, l *Lease) { r.store.Ended("gpu-2", l.ID(), true, execution.LeaseRefusal{}) },
-	"silence": func(_ *rig, l *Lease) {
-		l.Close()
-		time.Sleep(67 * time.Second)
-	},
-	"a long answer": func(*rig, *Lease) { time.Sleep(67 * time.Second) },
-	"disable": func(r *rig, _ *Lease) {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_, _ = r.store.Disable(ctx, "main")
-	},
+func ledgerEvents() map[string]func(r *rig, l *Lease) {
+	return map[string]func(r *rig, l *Lease){
+		"used":      func(_ *rig, l *Lease) { l.Used() },
+		"void":      func(_ *rig, l *Lease) { l.Void() },
+		"refused":   func(_ *rig, l *Lease) { l.Refused(because(credentiallease.Expired)) },
+		"lost":      func(_ *rig, l *Lease) { l.Lost() },
+		"committed": func(r *rig, l *Lease) { r.store.Ended("gpu-1", l.ID(), true, execution.LeaseRefusal{}) },
+		"burnt":     func(r *rig, l *Lease) { r.store.Ended("gpu-1", l.ID(), false, because(credentiallease.Unused)) },
+		"attack":    func(r *rig, l *Lease) { r.store.Ended("gpu-1", l.ID(), false, because(credentiallease.Replayed)) },
+		"another's": func(r *rig, l *Lease) { r.store.Ended("gpu-2", l.ID(), true, execution.LeaseRefusal{}) },
+		"silence": func(_ *rig, l *Lease) {
+			l.Close()
+			time.Sleep(67 * time.Second)
+		},
+		"a long answer": func(*rig, *Lease) { time.Sleep(67 * time.Second) },
+		"disable": func(r *rig, _ *Lease) {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			_, _ = r.store.Disable(ctx, "main")
+		},
+	}
 }
 
 // The edge's table of protocol.md §2.E, every cell: what becomes of a lease in each state by each event, and what is a
@@ -68,7 +70,7 @@ func TestLedgerTable(t *testing.T) {
 					to, _ := recipient(t, "gpu-1", 1)
 					l := r.lend(to, "run")
 					if by != "" {
-						ledgerEvents[by](r, l)
+						ledgerEvents()[by](r, l)
 					}
 					synctest.Wait()
 					if got := l.entry.state.String(); got != state {
@@ -76,7 +78,7 @@ func TestLedgerTable(t *testing.T) {
 					}
 					before := r.store.Counts().Security
 					r.kinds()
-					ledgerEvents[event](r, l)
+					ledgerEvents()[event](r, l)
 					synctest.Wait()
 					want := row[state]
 					if want.to == "" {

@@ -61,6 +61,25 @@ func TestScannerFinds(t *testing.T) {
 				t.Errorf("%.12q %s in a body: %d bytes got out", key, name, len(out))
 			}
 		}
+		for name, text := range repeated(key[:min(len(key), 64)]) {
+			body := scannerOf(t, key[:min(len(key), 64)])
+			text = "data: " + text + "\n\n"
+			begins, ends := 0, len(text)+1 // of the form that is complete first
+			for _, form := range body.key.forms() {
+				if at := strings.Index(text, string(form)); at >= 0 && at+len(form) < ends {
+					begins, ends = at, at+len(form)
+				}
+			}
+			got, found := 0, false
+			for i := 0; i < len(text) && !found; i++ {
+				var out []byte
+				out, found = body.Pass([]byte(text[i : i+1]))
+				got += len(out)
+			}
+			if !found || got > begins {
+				t.Errorf("%.12q %s, byte by byte: found %v, %d bytes got out of %d before it", key, name, found, got, begins)
+			}
+		}
 		if !s.Head(http.Header{http.CanonicalHeaderKey("x-" + key): {""}}) {
 			t.Errorf("%.12q as a name isn't found", key)
 		}
