@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"testing/synctest"
 	"time"
 )
 
@@ -205,14 +206,8 @@ func (n *network) of(host string) []*wire {
 }
 
 // unplug ends everything that a host has: the kernel of a process that crashed resets its connections, a machine without
-// power says nothing.
+// power says nothing. The connections end first: what a program notices of both in one instant would be anybody's guess.
 func (n *network) unplug(host string, silent bool) {
-	n.mu.Lock()
-	l := n.listeners[host]
-	n.mu.Unlock()
-	if l != nil {
-		_ = l.Close()
-	}
 	for _, w := range n.of(host) {
 		e := w.ends[0]
 		if w.to == host {
@@ -225,5 +220,13 @@ func (n *network) unplug(host string, silent bool) {
 			n.tell(w.name, "is reset")
 			e.abort()
 		}
+	}
+	synctest.Wait()
+	n.mu.Lock()
+	l := n.listeners[host]
+	n.mu.Unlock()
+	if l != nil {
+		_ = l.Close()
+		synctest.Wait()
 	}
 }

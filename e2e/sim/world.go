@@ -6,7 +6,6 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -156,7 +155,6 @@ func (e *edgeHost) crash(silent bool) {
 	e.crashed.Store(true)
 	e.w.tell(e.host, "crashes, silent %v", silent)
 	e.w.net.unplug(e.host, silent)
-	synctest.Wait() // else what it notices first would be anybody's guess
 	for _, c := range e.w.callers {
 		if c.job.edge == e.number() && c.edgeLife == e.life && !c.finished.Load() {
 			c.orphan = true
@@ -284,7 +282,6 @@ func (n *nodeHost) crash(silent bool) {
 	n.ending, n.crashed = true, true
 	n.w.tell(n.host, "crashes, silent %v", silent)
 	n.w.net.unplug(n.host, silent)
-	synctest.Wait()
 	close(n.kill)
 	n.cancel()
 }
