@@ -43,6 +43,7 @@ var mayImport = map[string][]string{
 		"packages/go/identity", "packages/go/credentiallease", "apps/edge/internal/admission", "apps/edge/internal/events"},
 	"apps/edge/internal/ca":    {"packages/go/identity", "packages/go/program"},
 	"apps/edge/internal/setup": {"packages/go/config", "packages/go/identity", "packages/go/program", "apps/edge/internal/ca"},
+	"apps/edge/internal/usage": {},
 	"apps/edge/internal/credential": {"packages/go/credentiallease", "packages/go/config", "packages/go/execution", "packages/go/httprules",
 		"packages/go/program", "apps/edge/internal/events"},
 	"apps/edge/internal/transport": {"proto/iop", "packages/go/execution", "packages/go/faultpoint", "packages/go/transport", "packages/go/config", "packages/go/identity", "packages/go/credentiallease",
@@ -83,7 +84,7 @@ var onlyIn = map[string][]string{
 	"iop/packages/go/patience":            {"apps/edge/internal/edgetest", "apps/node/internal/nodetest", "apps/node/internal/adapters/adaptertest", "e2e"},
 	"github.com/hashicorp/yamux":          {"packages/go/transport"},
 	"gopkg.in/yaml.v3":                    {"packages/go/config"},
-	"github.com/mattn/go-sqlite3":         {"apps/node/internal/store"},
+	"github.com/mattn/go-sqlite3":         {"apps/node/internal/store", "apps/edge/internal/usage"},
 	"github.com/spf13/cobra":              {"apps/edge/cmd", "apps/node/cmd", "packages/go/program"},
 	"google.golang.org/protobuf":          {"proto/iop", "packages/go/transport", "packages/go/tracing", "apps/edge/internal", "apps/node/internal", "scripts/protogen", "e2e"},
 	"github.com/prometheus":               {"apps/edge/internal/admin", "apps/node/internal/admin", "apps/edge", "apps/node"},
@@ -306,7 +307,7 @@ func namedTests(t *testing.T, cell string) (names []string) {
 	for _, part := range strings.Split(cell, ";") {
 		m := regexp.MustCompile("^`([a-z0-9/_-]+)`: ([A-Za-z0-9_, ]+)$").FindStringSubmatch(strings.TrimSpace(part))
 		if m == nil {
-			t.Errorf("CASES.md: %q isn't `package`: TestOne, TestTwo", part)
+			t.Errorf("%q isn't `package`: TestOne, TestTwo", part)
 			continue
 		}
 		for _, name := range strings.Split(m[2], ",") {

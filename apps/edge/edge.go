@@ -21,6 +21,7 @@ import (
 	"iop/apps/edge/internal/node"
 	"iop/apps/edge/internal/service"
 	"iop/apps/edge/internal/transport"
+	"iop/apps/edge/internal/usage"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
 	"iop/packages/go/faultpoint"
@@ -76,9 +77,13 @@ func Run(ctx context.Context, cfg *config.Edge, opts Options) error {
 		return errors.Join(err, generations.Close())
 	}
 	defer tracer.Close(opts.Kill)
-	g, err := build(cfg, generations, tracer, opts)
+	ledger, err := openLedger(cfg.StateDir, opts)
 	if err != nil {
 		return errors.Join(err, generations.Close())
+	}
+	g, err := build(cfg, generations, ledger, tracer, opts)
+	if err != nil {
+		return errors.Join(err, ledger.Close(), generations.Close())
 	}
 	if opts.Inside != nil {
 		opts.Inside(&Inside{g})
@@ -97,6 +102,7 @@ type graph struct {
 	nodes     *transport.Server
 	identity  *identity.Source  // nil = mode dev
 	leases    *credential.Store // nil = mode dev
+	usage     *usage.Ledger     // nil = none is kept
 	events    *events.Bus
 	callers   *http.Server
 	admin     *http.Server // nil = off
@@ -107,7 +113,7 @@ type graph struct {
 
 type listeners struct{ nodes, http, admin net.Listener }
 
-func build(cfg *config.Edge, generations *node.Generations, tracer *tracing.Tracer, opts Options) (*graph, error) {
+func build(cfg *config.Edge, generations *node.Generations, ledger *usage.Ledger, tracer *tracing.Tracer, opts Options) (*graph, error) {
 	// Projection numbers must grow across restarts, as generations do: they come from the same numbers.
 	version, err := generations.Next()
 	if err != nil {
@@ -117,7 +123,7 @@ func build(cfg *config.Edge, generations *node.Generations, tracer *tracing.Trac
 	l.state.Store(config.NewState(cfg, version, nil))
 	current := l.current
 
-	g := &graph{cfg: cfg, log: opts.Log, live: l, bind: opts.Listen,
+	g := &graph{cfg: cfg, log: opts.Log, live: l, usage: ledger, bind: opts.Listen,
 		outlives: opts.Outlives != nil && opts.Outlives("http")}
 	if g.bind == nil {
 		g.bind = func(_, addr string) (net.Listener, error) { return net.Listen("tcp", addr) }
@@ -164,7 +170,7 @@ func build(cfg *config.Edge, generations *node.Generations, tracer *tracing.Trac
 	}
 	g.service = service.New(service.Config{
 		State: current, Scheduler: g.scheduler, Nodes: connections{registry}, Commands: connections{registry}.commands, Events: bus, Tracer: tracer, Log: opts.Log,
-		Leases: lends, Observers: []service.Observer{metrics}, Faults: opts.Faults,
+		Leases: lends, Meter: g.meter(), Observers: []service.Observer{metrics}, Faults: opts.Faults,
 		DispatchLimit: cfg.Timers.DispatchLimit, TerminalWait: cfg.Timers.TerminalWait,
 		DetachedLimit: cfg.Timers.DetachedLimit, MaxInput: cfg.Limits.Body, SlowAnswers: cfg.Limits.SlowAnswers,
 	})
@@ -189,7 +195,7 @@ func build(cfg *config.Edge, generations *node.Generations, tracer *tracing.Trac
 			Listen: cfg.Listen.Admin, Version: opts.Version, State: current, NotReady: view.notReady, Warnings: g.warnings, Nodes: view.nodes,
 			Queue: g.scheduler.Snapshot, Metrics: metrics, Log: opts.Log,
 			Runs: g.service.Runs, Explain: g.service.Explain, Events: bus, Find: g.find, AsRun: httpapi.GoesAsRun,
-			Slots: g.slots(),
+			Slots: g.slots(), Usage: g.used,
 			Steer: admin.Steering{
 				Cancel:  func(id string) service.CancelResult { return g.service.Cancel(id, execution.CauseAPI) },
 				Command: g.service.Command, SetDrained: registry.SetDrained, Release: g.release(bus),
@@ -291,6 +297,9 @@ func (g *graph) serve(ctx context.Context, opts Options) error {
 	group, broken := errgroup.WithContext(ctx)
 	group.Go(func() error { return g.nodes.Serve(nodes, g.listen.nodes) })
 	group.Go(func() error { return g.serveCallers() })
+	if g.usage != nil {
+		group.Go(func() error { g.usage.Run(nodes); return nil })
+	}
 	if len(g.cfg.Files) > 0 {
 		g.live.bind(addrs)
 		group.Go(func() error { g.live.follow(broken, opts.Reload); return nil })
@@ -312,7 +321,7 @@ func (g *graph) serve(ctx context.Context, opts Options) error {
 	})
 	err = group.Wait()
 	g.service.Join() // what read late frames ends with the links, which are gone
-	return err
+	return errors.Join(err, g.usage.Close())
 }
 
 func (g *graph) serveCallers() error {

@@ -116,6 +116,8 @@ func (d *decoder) checkPrincipals(e *Edge) {
 		d.rangeOf(p+".weight", int64(c.Weight), 1, 1000)
 		d.rangeOf(p+".limits.concurrency", int64(c.Limits.Concurrency), 0, 1_000_000)
 		d.rangeOf(p+".limits.requests_per_minute", int64(c.Limits.RequestsPerMinute), 0, 1_000_000)
+		d.rangeOf(p+".limits.tokens_per_minute", int64(c.Limits.TokensPerMinute), 0, 1_000_000_000_000)
+		d.rangeOf(p+".limits.tokens_per_day", int64(c.Limits.TokensPerDay), 0, 1_000_000_000_000)
 		for j, model := range c.Routes {
 			if !slices.Contains(models, model) {
 				d.dangling(index(p+".routes", j), "there is no route", model, models)

@@ -152,6 +152,11 @@ type PrincipalLimits struct {
 	Concurrency int `yaml:"concurrency"`
 	// RequestsPerMinute is how many requests may begin within any minute. Default 0: no limit.
 	RequestsPerMinute int `yaml:"requests_per_minute"`
+	// TokensPerMinute is how many tokens, of requests and answers together, may be used within any minute. What runs counts
+	// with what it is expected to use; an answer without counts is charged an estimate. Default 0: no limit.
+	TokensPerMinute int `yaml:"tokens_per_minute"`
+	// TokensPerDay is the same for each day (UTC). Default 0: no limit.
+	TokensPerDay int `yaml:"tokens_per_day"`
 }
 
 // Route is one model name and the pool that serves it.

@@ -28,7 +28,7 @@ func ctlCommand() *cobra.Command {
 	c := &ctl{}
 	group := program.Group("ctl", "See and steer a running Edge", c.nodesCommand(), c.runsCommand(), c.queueCommand(), c.eventsCommand(),
 		c.whyCommand(), c.explainCommand(), c.cancelCommand(), c.drainCommand(),
-		program.Group("place", "Take back what a node doesn't give back", c.releaseCommand()), c.slotCommand(), c.leaseKeyCommand(),
+		program.Group("place", "Take back what a node doesn't give back", c.releaseCommand()), c.slotCommand(), c.leaseKeyCommand(), c.usageCommand(),
 		c.commandCommand())
 	group.Long = `See and steer a running Edge through its admin listener (listen.admin). On loopback it asks for no key; elsewhere
 the key is read from --key-file or from IOP_ADMIN_KEY.

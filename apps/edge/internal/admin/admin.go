@@ -59,6 +59,9 @@ type Config struct {
 	Steer Steering
 	// Slots are the providers' keys, nil = there are none.
 	Slots *Slots
+	// Usage sums up the ledger between two days, both included, told apart by some of day, principal, model and node; nil =
+	// there is none.
+	Usage func(ctx context.Context, from, to string, by []string) ([]UsageView, error)
 	// Metrics are what GET /metrics shows.
 	Metrics *Metrics
 	// Log gets a line for each refused request, and for each that does something.
@@ -121,6 +124,7 @@ func Endpoints() []Endpoint {
 		{http.MethodPost, "/admin/v1/slots/{id}/disable", AccessKey, (*handler).disableSlot},
 		{http.MethodPost, "/admin/v1/slots/{id}/enable", AccessKey, (*handler).enableSlot},
 		{http.MethodPost, "/admin/v1/slots/{id}/revoke", AccessKey, (*handler).revokeSlot},
+		{http.MethodGet, "/admin/v1/usage", AccessKey, (*handler).usage},
 		{http.MethodGet, "/admin/v1/lease-keys", AccessKey, (*handler).leaseKeys},
 		{http.MethodPost, "/admin/v1/lease-keys/rotate", AccessKey, (*handler).rotateLeaseKey},
 		{http.MethodPost, "/admin/v1/lease-keys/{id}/drop", AccessKey, (*handler).dropLeaseKey},

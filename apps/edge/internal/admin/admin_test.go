@@ -62,6 +62,7 @@ func newRig(t *testing.T, listen string) *rig {
 		AsRun:   func(path string) bool { return path == "/as-run" },
 		Steer:   Steering{Cancel: g.cancel, Command: g.command, SetDrained: g.setDrained, Release: g.release},
 		Slots:   g.slots.slots(),
+		Usage:   func(context.Context, string, string, []string) ([]UsageView, error) { return []UsageView{}, nil },
 		Metrics: NewMetrics("test", sources), Log: zerolog.New(zerolog.SyncWriter(&g.log))})
 	return g
 }

@@ -13,7 +13,7 @@ import (
 
 func overLimit(t *testing.T, q *Quotas, limit Quota, word string) *execution.Failure {
 	t.Helper()
-	leave, f := q.Enter("p", limit)
+	leave, f := q.Enter("p", limit, 0)
 	if leave != nil || f == nil || f.Code != execution.CodeLimitExceeded || !f.NothingSent || !strings.Contains(f.Text, word) {
 		t.Fatalf("%+v, want a limit_exceeded about %s", f, word)
 	}
@@ -31,7 +31,7 @@ func TestQuotaIsExact(t *testing.T) {
 			)
 			for range 100 {
 				group.Go(func() {
-					if _, f := q.Enter("p", limit); f == nil {
+					if _, f := q.Enter("p", limit, 0); f == nil {
 						admitted.Add(1)
 					} else if f.Code != execution.CodeLimitExceeded || f.RetryAfter < time.Second {
 						t.Errorf("%+v", f)
@@ -42,7 +42,7 @@ func TestQuotaIsExact(t *testing.T) {
 			if n := admitted.Load(); n != 10 {
 				t.Errorf("%d of 100 were admitted, want 10", n)
 			}
-			if _, f := q.Enter("another", limit); f != nil {
+			if _, f := q.Enter("another", limit, 0); f != nil {
 				t.Errorf("a principal paid for another: %v", f)
 			}
 		})
@@ -55,11 +55,11 @@ func TestQuotaOfAMinute(t *testing.T) {
 		limit := Quota{RequestsPerMinute: 3}
 		enter := func() {
 			t.Helper()
-			leave, f := q.Enter("p", limit)
+			leave, f := q.Enter("p", limit, 0)
 			if f != nil {
 				t.Fatal(f)
 			}
-			leave()
+			leave(0)
 		}
 		for range 3 {
 			enter()
@@ -90,28 +90,28 @@ func TestQuotaOfConcurrency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Quotas
 		limit := Quota{Concurrency: 2}
-		one, _ := q.Enter("p", limit)
-		two, _ := q.Enter("p", limit)
+		one, _ := q.Enter("p", limit, 0)
+		two, _ := q.Enter("p", limit, 0)
 		overLimit(t, &q, limit, "concurrency")
 		if q.InUse()["p"] != 2 {
 			t.Errorf("%v in use", q.InUse())
 		}
 		time.Sleep(40 * time.Second)
-		one()
-		one() // once is enough
-		three, f := q.Enter("p", limit)
+		one(0)
+		one(0) // once is enough
+		three, f := q.Enter("p", limit, 0)
 		if f != nil {
 			t.Fatal(f)
 		}
 		if f := overLimit(t, &q, limit, "concurrency"); f.RetryAfter < 2*time.Second { // what requests take is learned
 			t.Errorf("retry after %v", f.RetryAfter)
 		}
-		two()
-		three()
+		two(0)
+		three(0)
 		if len(q.usage) != 0 {
 			t.Errorf("%d principals are remembered of whom nothing is left to know", len(q.usage))
 		}
-		if _, f := q.Enter("p", Quota{}); f != nil || len(q.usage) != 0 {
+		if _, f := q.Enter("p", Quota{}, 0); f != nil || len(q.usage) != 0 {
 			t.Error("a principal without limits is counted")
 		}
 	})

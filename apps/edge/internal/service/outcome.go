@@ -39,6 +39,8 @@ type Outcome struct {
 	BytesIn   int64 // size of the request's body, as it was last sent
 	BytesOut  int64 // bytes of the response's body, or of text and arguments, that the sink took
 	Usage     execution.Usage
+
+	lines, linesPerEvent int64 // of a tunnel's streamed answer, by which its tokens are estimated
 }
 
 // Try is an attempt that didn't decide its run.
@@ -69,6 +71,9 @@ func (s *Service) ended(r *Run) *Outcome {
 	o := r.finish()
 	r.over(o)
 	s.log(o)
+	if s.cfg.Meter != nil && o.Attempts > 0 {
+		s.cfg.Meter.Ended(o)
+	}
 	for _, observer := range s.cfg.Observers {
 		observer.Ended(o)
 	}

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"bytes"
 	"time"
 
 	"iop/packages/go/execution"
@@ -53,6 +54,7 @@ func (j *tunnelJob) head(a *attempt, h *pb.TunnelHead) {
 	}
 	j.resp.flushed = a.streams()
 	r.out.Status = status
+	r.out.linesPerEvent = linesOf(header.Get("Content-Type"))
 	j.resp.pending = true
 	if j.sank(a, j.sink.Head(status, header)) {
 		// A provider may say 200 long before its first token; the head alone is a sign of life.
@@ -67,6 +69,9 @@ func (j *tunnelJob) piece(a *attempt, p []byte) {
 		flush, j.resp.flushed = true, now
 	}
 	j.resp.bytes += int64(len(p))
+	if out := &a.run.out; out.linesPerEvent > 0 {
+		out.lines += int64(bytes.Count(p, []byte("\n")))
+	}
 	if a.scan != nil {
 		var reflected bool
 		if p, reflected = a.scan.Pass(p); reflected {

@@ -34,6 +34,8 @@ type Config struct {
 	Commands func() []CommandTarget
 	// Leases lends provider keys; nil = there are none.
 	Leases Leases
+	// Meter keeps what principals use, and is asked for the day's budgets; nil = nobody does.
+	Meter Meter
 	// Observers are told of each run's end, in the goroutine that drove it, before SubmitProviderTunnel returns.
 	Observers []Observer
 	// Events gets the steps of each run that is live; nil = nobody does.

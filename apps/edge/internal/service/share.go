@@ -8,21 +8,31 @@ import (
 
 // enter makes a run live, or says why not: its principal's own limits, or the table.
 func (s *Service) enter(r *Run) *execution.Failure {
-	var limit admission.Quota
-	if p := s.cfg.State().Principal(r.out.Principal); p != nil {
-		limit = admission.Quota{Concurrency: p.Limits.Concurrency, RequestsPerMinute: p.Limits.RequestsPerMinute}
-	}
-	leave, f := s.quotas.Enter(r.out.Principal, limit)
+	leave, f := s.quotas.Enter(r.out.Principal, s.quota(r.out.Principal), r.out.BytesIn/bytesPerToken)
 	if f != nil {
 		return f
 	}
 	if f := s.runs.enter(r); f != nil {
-		leave()
+		leave(0)
 		return f
 	}
-	r.quit = leave
+	r.quit = func() { leave(r.out.usedTokens()) }
 	r.step(step{kind: events.KindRunSubmitted})
 	return nil
+}
+
+// quota is what the principal may ask for by the configuration in force.
+func (s *Service) quota(principal string) admission.Quota {
+	p := s.cfg.State().Principal(principal)
+	if p == nil {
+		return admission.Quota{}
+	}
+	q := admission.Quota{Concurrency: p.Limits.Concurrency, RequestsPerMinute: p.Limits.RequestsPerMinute,
+		TokensPerMinute: int64(p.Limits.TokensPerMinute), TokensPerDay: int64(p.Limits.TokensPerDay)}
+	if s.cfg.Meter != nil {
+		q.SpentToday = func() int64 { return s.cfg.Meter.Today(principal) }
+	}
+	return q
 }
 
 // leave ends a run's life.
