@@ -41,7 +41,7 @@ dev-token: build
 # ---- test ----------------------------------------------------------------------------------------------------------
 
 .PHONY: check
-check: lint check-generated model test test-race test-e2e test-clients test-console mutants-today fuzz ## everything that must pass; what CI runs
+check: lint check-generated model test test-race test-e2e test-clients test-console test-alerts mutants-today fuzz ## everything that must pass; what CI runs
 
 .PHONY: test
 test: ## unit and in-process tests
@@ -70,6 +70,10 @@ SAY_OLLAMA = @test -x $(OLLAMA)/ollama || echo "skipped: what needs a real Ollam
 test-clients: build provider ## the official clients (Go, npm, the ollama command), directly and through the edge
 	cd e2e/clients && IOP_BIN=$(abspath $(BIN)) IOP_PROVIDER=$(CACHE)/llama IOP_OLLAMA=$(OLLAMA) IOP_CACHE=$(CACHE) $(GO) test -count=1 -timeout 10m
 # Without a list of packages go test shows what a test binary prints: what was skipped, and why.
+
+.PHONY: test-alerts
+test-alerts: ## the alert rules and the dashboard's queries, by Prometheus' own code
+	cd e2e/promql && $(GO) test -count=1
 
 SHOTS ?=
 .PHONY: test-console
