@@ -79,16 +79,16 @@ func (s *Store) amend(id string, anyway bool, change edit, apply func(sl *slot))
 // askLocked notes who has to take in the slot as it is now.
 func (s *Store) askLocked(sl *slot) *wait {
 	s.epoch++
-	state, _ := sl.stateOf(s.records[sl.cfg.ID])
-	_, there := s.slots[sl.cfg.ID]
+	state, _ := sl.stateOf(s.records[sl.id])
+	_, there := s.slots[sl.id]
 	w := &wait{
 		since: time.Now(),
-		push: Push{Slot: sl.cfg.ID, MinRevision: s.records[sl.cfg.ID].Revision, Disabled: state != StateActive || !there,
+		push: Push{Slot: sl.id, MinRevision: s.records[sl.id].Revision, Disabled: state != StateActive || !there,
 			Epoch: s.epoch},
 		nodes: slices.Clone(sl.cfg.Nodes), pending: map[peer]bool{}, heard: map[peer]map[string]bool{}, done: make(chan struct{}),
 	}
 	for _, e := range s.ledger.live {
-		if e.slot != sl.cfg.ID || e.revision >= w.push.MinRevision {
+		if e.slot != sl.id || e.revision >= w.push.MinRevision {
 			continue
 		}
 		if !slices.Contains(w.nodes, e.to.node) {
@@ -300,7 +300,7 @@ var errMeanwhile = errors.New("was configured anew while its source was read")
 // takeUp makes k the slot's key, or releases it. The wait is nil when the slot is as it was.
 func (s *Store) takeUp(sl *slot, src config.SecretSource, k *key) (*wait, error) {
 	defer k.release()
-	id, rotated := sl.cfg.ID, false
+	id, rotated := sl.id, false
 	s.mu.Lock()
 	unchanged := s.slots[id] == sl && sameSource(sl.cfg.Source, src) && s.records[id].Key == k.mark && sl.key != nil
 	if unchanged {
@@ -332,9 +332,9 @@ func (s *Store) takeUp(sl *slot, src config.SecretSource, k *key) (*wait, error)
 // unreadable notes that a slot's source has failed. The last good key is used for a while.
 func (s *Store) unreadable(sl *slot, err error) {
 	s.mu.Lock()
-	news := s.failed(sl, err, time.Now()) && s.slots[sl.cfg.ID] == sl // it may be gone meanwhile
+	news := s.failed(sl, err, time.Now()) && s.slots[sl.id] == sl // it may be gone meanwhile
 	s.mu.Unlock()
 	if news {
-		s.slotStale(sl.cfg.ID, err)
+		s.slotStale(sl.id, err)
 	}
 }

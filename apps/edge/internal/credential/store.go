@@ -51,11 +51,13 @@ type Store struct {
 	dirty   bool // records has what the file doesn't have, or the file what records hasn't
 }
 
-// slot is a slot of the configuration. All but reading is guarded by the store's lock.
+// slot is a slot of the configuration.
 type slot struct {
-	cfg     config.Slot
+	id      string
 	reading chan struct{} // held by whoever reads the source, so that an old read can't overtake a new one
 
+	// Guarded by the store's lock.
+	cfg      config.Slot
 	key      *key      // nil = its source yielded none, or none for too long
 	fault    string    // what is wrong with the source, "" = nothing
 	failing  time.Time // since when
@@ -63,7 +65,9 @@ type slot struct {
 	next     time.Time // when it is read again
 }
 
-func newSlot(cfg config.Slot) *slot { return &slot{cfg: cfg, reading: make(chan struct{}, 1)} }
+func newSlot(cfg config.Slot) *slot {
+	return &slot{id: cfg.ID, cfg: cfg, reading: make(chan struct{}, 1)}
+}
 
 // stateOf is what the slot may be used for, and why it isn't active.
 func (sl *slot) stateOf(r record) (State, string) {
@@ -142,8 +146,8 @@ func (s *Store) openSlots(slots []config.Slot) error {
 	var faults []error
 	for i, read := range s.readAll(slots, false) {
 		sl := newSlot(slots[i])
-		r, known := records[sl.cfg.ID]
-		s.slots[sl.cfg.ID] = sl
+		r, known := records[sl.id]
+		s.slots[sl.id] = sl
 		if read.err != nil && known && (r.Disabled || r.revoked()) {
 			s.failed(sl, read.err, now)
 			continue
@@ -155,7 +159,7 @@ func (s *Store) openSlots(slots []config.Slot) error {
 		sl.took(read.key, now)
 		if r.Key != read.key.mark {
 			r.Key, changed = read.key.mark, true
-			records[sl.cfg.ID] = r.raised(now)
+			records[sl.id] = r.raised(now)
 		}
 	}
 	err := errors.Join(faults...)
@@ -231,7 +235,7 @@ func (s *Store) failed(sl *slot, err error, now time.Time) (news bool) {
 		sl.failing = now
 	}
 	sl.lastRead, sl.next = now, now.Add(sl.cfg.Refresh)
-	s.counts.RefreshFailures[sl.cfg.ID]++
+	s.counts.RefreshFailures[sl.id]++
 	return news
 }
 

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -260,9 +261,10 @@ func TestSourceFailsForAMoment(t *testing.T) {
 func TestStaleOnAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := opened(t)
-		full := true
+		var full atomic.Bool
+		full.Store(true)
 		r.broken = func(string) error {
-			if full {
+			if full.Load() {
 				return errBroken
 			}
 			return nil
@@ -275,7 +277,7 @@ func TestStaleOnAFullDisk(t *testing.T) {
 		if got.State != StateDisabled {
 			t.Errorf("%+v", got)
 		}
-		full = false
+		full.Store(false)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		_, records, err := readBook(r.book())
