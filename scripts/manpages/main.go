@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,7 +50,7 @@ func run(dir, version, seconds string) error {
 }
 
 func command(d described) *cobra.Command {
-	cmd := &cobra.Command{Use: d.Use, Short: d.Short, Long: d.Long, Example: d.Example, DisableAutoGenTag: true, Run: func(*cobra.Command, []string) {}}
+	cmd := &cobra.Command{Use: d.Use, Short: d.Short, Long: keepTables(d.Long), Example: d.Example, DisableAutoGenTag: true, Run: func(*cobra.Command, []string) {}}
 	addFlags(cmd.Flags(), d.Flags)
 	addFlags(cmd.PersistentFlags(), d.Persistent)
 	for _, sub := range d.Commands {
@@ -57,6 +58,9 @@ func command(d described) *cobra.Command {
 	}
 	return cmd
 }
+
+// keepTables has indented lines stay as they are: to what makes the pages, four more spaces say so.
+func keepTables(text string) string { return strings.ReplaceAll("\n"+text, "\n  ", "\n      ")[1:] }
 
 func addFlags(set *pflag.FlagSet, flags []flag) {
 	for _, f := range flags {
