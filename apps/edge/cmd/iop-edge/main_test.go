@@ -218,6 +218,18 @@ func TestServeSaysWhyItCannotStart(t *testing.T) {
 	}
 }
 
+// What the environment says of traces and can't be done is said at the start, and not found out by who looks for them.
+func TestServeRefusesAnExportThatItCannotDo(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "edge.yaml"), "listen: {nodes: '127.0.0.1:0', admin: '', http: '127.0.0.1:0'}\n")
+	cmd := command(dir, "serve", "-c", "edge.yaml")
+	cmd.Env = append(cmd.Env, "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc")
+	code, _, stderr := run(t, cmd)
+	if code != 1 || !strings.HasPrefix(stderr, "iop-edge: OTEL_EXPORTER_OTLP_PROTOCOL: ") || !strings.Contains(stderr, "http/protobuf") {
+		t.Errorf("%d %s", code, stderr)
+	}
+}
+
 func TestServeStopsOnSIGTERM(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "edge.yaml"), "listen: {nodes: '127.0.0.1:0', http: '127.0.0.1:0', admin: '127.0.0.1:0'}\n")

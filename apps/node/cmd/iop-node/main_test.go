@@ -68,6 +68,16 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// What the environment says of traces and can't be done is said at the start.
+func TestServeRefusesAnExportThatItCannotDo(t *testing.T) {
+	cmd := command(t, "edges: ['127.0.0.1:1']\ntoken: env:IOP_TEST_TOKEN\n", "serve", "-c", "node.yaml")
+	cmd.Env = append(cmd.Env, "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc")
+	text, _ := cmd.CombinedOutput() // the exit code says it
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.HasPrefix(string(text), "iop-node: OTEL_EXPORTER_OTLP_PROTOCOL: ") {
+		t.Errorf("%d %s", code, text)
+	}
+}
+
 // A node whose Edge isn't there keeps dialing, and ends when it is told to.
 func TestServeStopsOnSIGTERM(t *testing.T) {
 	cmd := command(t, "edges: ['127.0.0.1:1']\ntoken: env:IOP_TEST_TOKEN\nadmin: {listen: '127.0.0.1:0'}\n", "serve", "-c", "node.yaml")
