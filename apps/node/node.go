@@ -164,7 +164,7 @@ func newProgram(cfg *config.Node, opts Options, observer node.Observer, tracer *
 		p.links = append(p.links, transport.New(transport.Config{
 			Edge: edge, Token: cfg.Token, Identity: p.identity, EdgeID: edgeID, InstanceID: instance, Version: opts.Version, Executor: x,
 			Timers: linkTimers(cfg.Timers), OnReady: opts.OnReady, Log: opts.Log,
-			Dial: opts.Dial, Random: opts.Random, Slept: opts.Slept, Mux: link.Config{Faults: opts.Faults},
+			Dial: dial(cfg, opts), Random: opts.Random, Slept: opts.Slept, Mux: link.Config{Faults: opts.Faults},
 		}))
 	}
 	if len(p.links) == 0 {
@@ -333,4 +333,12 @@ func (p *program) work() []node.Snapshot {
 		out = append(out, x.Snapshot())
 	}
 	return out
+}
+
+// dial says how Edges are reached; nil = by TCP.
+func dial(cfg *config.Node, opts Options) func(ctx context.Context, address string) (net.Conn, error) {
+	if opts.Dial == nil && cfg.Proxy != "" {
+		return transport.ThroughProxy(cfg.Proxy, cfg.ProxyCredentials)
+	}
+	return opts.Dial
 }

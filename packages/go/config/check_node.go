@@ -24,6 +24,7 @@ func (d *decoder) checkNode(n *Node) {
 	default:
 		n.Token, n.PinnedCA = d.token("token", n.Token.Reveal())
 	}
+	d.checkProxy(n)
 	d.checkNodeTLS(n)
 	if n.DataDir == "" {
 		d.add("data_dir", "is empty; name a directory")
@@ -36,6 +37,25 @@ func (d *decoder) checkNode(n *Node) {
 	d.timers("timers", &n.Timers, "drain")
 	d.notAbove("timers.backoff_start", n.Timers.BackoffStart, "timers.backoff_max", n.Timers.BackoffMax)
 	d.checkLog(&n.Log)
+}
+
+// checkProxy checks where the proxy is, and leaves host:port in n.Proxy.
+func (d *decoder) checkProxy(n *Node) {
+	switch {
+	case n.Proxy == "" && !n.ProxyCredentials.IsZero():
+		d.add("proxy_credentials", "there is no proxy; name it, or remove this")
+	case n.Proxy != "":
+		addr, ok := strings.CutPrefix(n.Proxy, "http://")
+		if !ok || strings.Contains(addr, "@") {
+			d.add("proxy", "must be http://HOST:PORT, without a user or a password, which stand in proxy_credentials")
+			return
+		}
+		n.Proxy = strings.TrimSuffix(addr, "/")
+		d.address("proxy", n.Proxy, false)
+	}
+	if !n.ProxyCredentials.IsZero() && !strings.Contains(n.ProxyCredentials.Reveal(), ":") {
+		d.add("proxy_credentials", "must be USER:PASSWORD")
+	}
 }
 
 func (d *decoder) notAbove(path string, v time.Duration, other string, limit time.Duration) {

@@ -22,8 +22,12 @@ type Node struct {
 	DataDir string `yaml:"data_dir,path" default:"./data"`
 	// Admin is the node's own health and metrics listener.
 	Admin NodeAdmin `yaml:"admin"`
-	// An HTTP CONNECT proxy to dial through.
-	_ struct{} `yaml:"proxy,later"`
+	// Proxy is an HTTP proxy that the Edges are reached through, by CONNECT: http://HOST:PORT. It resolves their names.
+	// Providers are never reached through it. Default empty: none, whatever the environment says.
+	Proxy string `yaml:"proxy"`
+	// ProxyCredentials is what the proxy is shown, USER:PASSWORD; in the file it is file:PATH, env:NAME or cred:NAME. Default:
+	// none.
+	ProxyCredentials Secret `yaml:"proxy_credentials"`
 	// Timers are the node's time limits.
 	Timers NodeTimers `yaml:"timers"`
 	// Log says what is logged and how.

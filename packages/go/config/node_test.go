@@ -41,11 +41,11 @@ func TestNodeRefusals(t *testing.T) {
 		// CF-05
 		{"misspelt key", goodNode + "timers: {idel: 5s}\nmax_concurency: 4\nedge: x\n", []string{
 			`3: timers.idel: unknown key; did you mean "idle"?`,
-			"4: max_concurency: unknown key; known here: edges, token, tls, data_dir, admin, timers, log",
+			"4: max_concurency: unknown key; known here: edges, token, tls, data_dir, admin, proxy, proxy_credentials, timers, log",
 			`5: edge: unknown key; did you mean "edges"?`}},
 		{"children at column 0", goodNode + "providers:\nname: a\n", []string{
-			"3: providers: unknown key; known here: edges, token, tls, data_dir, admin, timers, log",
-			"4: name: unknown key; known here: edges, token, tls, data_dir, admin, timers, log"}},
+			"3: providers: unknown key; known here: edges, token, tls, data_dir, admin, proxy, proxy_credentials, timers, log",
+			"4: name: unknown key; known here: edges, token, tls, data_dir, admin, proxy, proxy_credentials, timers, log"}},
 		{"key of an Edge's file", goodNode + "nodes: []\n", []string{
 			"3: nodes: unknown key here; it belongs into an Edge's file"}},
 		{"an Edge's file", "log: {}\nmode: dev\n", []string{"1: is an Edge's file, not a node's; use iop-edge"}},
@@ -57,8 +57,11 @@ func TestNodeRefusals(t *testing.T) {
 			`2: edges[1]: "e:0" has no valid port; ports are 1 to 65535`,
 			`2: edges[2]: ":1" names no host`,
 			`2: edges[4]: "edge:7443" is the same edge as edges[3] (line 2); each must differ`}},
-		{"later versions", goodNode + "proxy: http://p:3128\n", []string{
-			"3: proxy: isn't supported by this version; remove it"}},
+		{"proxy", goodNode + "proxy: http://user:S3CR3T@p:3128\n", []string{
+			"3: proxy: must be http://HOST:PORT, without a user or a password, which stand in proxy_credentials"}},
+		{"proxy without a port", goodNode + "proxy: http://p\n", []string{`3: proxy: "p" isn't an address; write host:port, and an IPv6 host in [ ]`}},
+		{"credentials alone", goodNode + "proxy_credentials: env:IOP_TEST_TOKEN\n", []string{
+			"3: proxy_credentials: there is no proxy; name it, or remove this"}},
 		{"values", goodNode + "admin: {listen: ':8082'}\ntimers: {backoff_start: 1m, connect: 0s}\ndata_dir: ''\n", []string{
 			`3: admin.listen: ":8082" isn't on loopback, and this listener has no keys; listen on 127.0.0.1`,
 			"4: timers.connect: must be more than 0",
