@@ -1,6 +1,7 @@
 package iop
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -71,5 +72,50 @@ func TestFaultsNameTestsThatExist(t *testing.T) {
 	}
 	if len(seen["Found on the way"]) == 0 {
 		t.Errorf("%s: nothing was found on the way, which deserves suspicion", file)
+	}
+}
+
+// CELLS.md speaks, in each table, for every event in every state exactly once; what it names exists, and each cell has a
+// test, also one that is impossible.
+func TestCellsAreReached(t *testing.T) {
+	const file = "agent-contract/CELLS.md"
+	states := map[string][]string{}
+	section := ""
+	for line := range strings.Lines(source(t, file)) {
+		if title, ok := strings.CutPrefix(line, "## "); ok {
+			section = strings.TrimSpace(title)
+		}
+		if list, ok := strings.CutPrefix(line, "States: "); ok {
+			list, _, _ = strings.Cut(list, ".")
+			states[section] = strings.Split(list, ", ")
+		}
+	}
+	tests := testFunctions(t)
+	type event struct{ table, name string }
+	spoken := map[event][]string{}
+	for _, row := range tableRows(t, file) {
+		cell := event{row["section"], row["event"]}
+		spoken[cell] = append(spoken[cell], strings.Split(row["states"], ", ")...)
+		if row["then"] == "" || row["then"] == "impossible:" {
+			t.Errorf("%s: %v in %s: nothing is said", file, cell, row["states"])
+		}
+		for _, name := range namedTests(t, row["held by"]) {
+			if !tests[name] {
+				t.Errorf("%s: %v names %s, which doesn't exist", file, cell, name)
+			}
+		}
+	}
+	for cell, got := range spoken {
+		want := slices.Clone(states[cell.table])
+		slices.Sort(want)
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v speaks for %v, the states are %v", file, cell, got, want)
+		}
+	}
+	for _, table := range []string{"2.A", "2.B", "2.C", "2.D", "2.E", "2.F"} {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(states)), func(title string) bool { return strings.HasPrefix(title, table) }) {
+			t.Errorf("%s: no table %s", file, table)
+		}
 	}
 }
