@@ -36,11 +36,11 @@ func (u *tokenUsage) enter(limit *Quota, input int64, now time.Time) (int64, *ex
 	if u.answer == 0 {
 		expected += answerFirst
 	}
-	if n := limit.TokensPerMinute; n > 0 && over(u.sum+u.expected, expected, n) {
+	if n := limit.TokensPerMinute; n > 0 && over(u.sum, u.expected, expected, n) {
 		return 0, overQuota(u.free(u.sum+u.expected+expected-n, now), "limits.tokens_per_minute",
 			"%d tokens a minute are allowed, and they are used up by what ran and what runs", n)
 	}
-	if n := limit.TokensPerDay; n > 0 && over(limit.spent()+u.expected, expected, n) {
+	if n := limit.TokensPerDay; n > 0 && over(limit.spent(), u.expected, expected, n) {
 		day := now.UTC().Truncate(24 * time.Hour)
 		return 0, overQuota(day.AddDate(0, 0, 1).Sub(now), "limits.tokens_per_day",
 			"%d tokens a day (UTC) are allowed, and they are used up by what ran and what runs", n)
@@ -49,10 +49,10 @@ func (u *tokenUsage) enter(limit *Quota, input int64, now time.Time) (int64, *ex
 	return expected, nil
 }
 
-// over reports whether a request is too much for what is left. One that is expected to use more than the whole budget may
-// use it when it is alone: nothing smaller can be known of it.
-func over(used, expected, limit int64) bool {
-	return used >= limit || used > 0 && used+expected > limit
+// over reports whether a request is too much for what is left of a budget. One that runs alone may use more than that:
+// what it will use isn't known.
+func over(spent, running, expected, limit int64) bool {
+	return spent >= limit || running > 0 && spent+running+expected > limit
 }
 
 // free is when so many tokens will have left the last minute; a second if that takes what runs to end.

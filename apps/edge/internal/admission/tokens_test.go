@@ -31,7 +31,7 @@ func TestTokensPerMinute(t *testing.T) {
 		left[0](900)
 		left[0](900) // once only
 		time.Sleep(20 * time.Second)
-		left[1](50)
+		left[1](70)
 		if f := overLimit(t, &q, limit, "960 tokens a minute"); f.RetryAfter != 41*time.Second {
 			t.Errorf("retry after %v", f.RetryAfter)
 		}
