@@ -88,3 +88,12 @@ func (h *history) tellAt(at time.Time, who, format string, args ...any) {
 	h.counts[who]++
 	h.entries = append(h.entries, entry{at: at.Sub(h.start), who: who, what: fmt.Sprintf(format, args...), n: h.counts[who]})
 }
+
+// Print writes what happened, the counts and what was found.
+func (r *Report) Print(w io.Writer) {
+	r.history.print(w)
+	fmt.Fprintf(w, "seed %d: %v; %v of fake time, history %s\n", r.Seed, r.Stats, r.Virtual, r.Hash)
+	for _, b := range r.Breaches {
+		fmt.Fprintf(w, "broken: %s\n", b)
+	}
+}

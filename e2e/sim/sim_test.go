@@ -1,11 +1,23 @@
 package sim
 
 import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
+	"regexp"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -13,34 +25,220 @@ import (
 )
 
 var (
-	from  = flag.Uint64("sim.from", 1, "the first seed")
-	count = flag.Int("sim.count", 1, "how many seeds")
-	show  = flag.Bool("sim.show", false, "print the history")
-	logs  = flag.Bool("sim.log", false, "print the programs' logs")
+	oneSeed = flag.Uint64("sim.seed", 0, "replay this seed and print its history")
+	logs    = flag.Bool("sim.log", false, "with -sim.seed: print the programs' logs, too")
+	seeds   = flag.Int("sim.seeds", 0, "how many fresh seeds; 0 = 1,000, or fewer where they are slow")
+	from    = flag.Uint64("sim.from", 0, "the first of them; 0 = drawn")
+	count   = flag.Int("sim.count", 0, "of a worker: how many")
 )
 
-// TestSeeds lives through seeds, one after the other.
-func TestSeeds(t *testing.T) {
+const (
+	fresh     = 1000
+	freshRace = 100 // the race detector makes each several times slower
+	chunk     = 20  // seeds of one process
+	chunkTime = 10 * time.Minute
+)
+
+// The invariants hold for fresh seeds, and for every seed that ever found something.
+func TestSimulation(t *testing.T) {
+	if *oneSeed != 0 || *count != 0 {
+		t.Skip("one seed is replayed")
+	}
+	n := *seeds
+	switch {
+	case n > 0:
+	case raceDetector || testing.Short():
+		n = freshRace
+	default:
+		n = fresh
+	}
+	first := *from
+	if first == 0 {
+		first = drawn()
+	}
+	var chunks []span
+	for _, seed := range known(t) {
+		chunks = append(chunks, span{seed, 1})
+	}
+	for i := 0; i < n; i += chunk {
+		chunks = append(chunks, span{first + uint64(i), min(chunk, n-i)})
+	}
+	t.Logf("%d fresh seeds from %d", n, first)
+	began := time.Now()
+	results := work(t, chunks)
+	t.Logf("%d seeds in %v, by %d workers", len(results), time.Since(began).Round(time.Millisecond), runtime.NumCPU())
+	for _, r := range results {
+		if r.wrong != "" {
+			t.Fatalf("seed %d: %s\nreplay it: make sim SEED=%d", r.seed, r.wrong, r.seed)
+		}
+	}
+}
+
+// span is some seeds in a row.
+type span struct {
+	first uint64
+	n     int
+}
+
+// drawn returns where fresh seeds begin.
+func drawn() uint64 {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return uint64(binary.LittleEndian.Uint32(b[:])) << 16
+}
+
+// known are the seeds that found something.
+func known(t *testing.T) (list []uint64) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/seeds.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		number, why, _ := strings.Cut(line, "#")
+		if number = strings.TrimSpace(number); number == "" {
+			continue
+		}
+		seed, err := strconv.ParseUint(number, 10, 64)
+		if err != nil || strings.TrimSpace(why) == "" {
+			t.Fatalf("seeds.txt: %q isn't a seed and what it found", line)
+		}
+		list = append(list, seed)
+	}
+	return list
+}
+
+// result is what a worker said of a seed.
+type result struct {
+	seed  uint64
+	hash  string
+	wrong string // "" = nothing
+}
+
+// work plays spans of seeds in processes of their own: a program that crashes takes only its process with it, and what a
+// seed leaves behind in package-level pools meets few others.
+func work(t *testing.T, spans []span) []result {
+	t.Helper()
+	var (
+		mu   sync.Mutex
+		all  []result
+		todo = make(chan span)
+		done sync.WaitGroup
+	)
+	for range runtime.NumCPU() {
+		done.Go(func() {
+			for s := range todo {
+				found := workOn(t.Context(), s)
+				mu.Lock()
+				all = append(all, found...)
+				mu.Unlock()
+			}
+		})
+	}
+	for _, s := range spans {
+		todo <- s
+		mu.Lock()
+		bad := slices.ContainsFunc(all, func(r result) bool { return r.wrong != "" })
+		mu.Unlock()
+		if bad {
+			break
+		}
+	}
+	close(todo)
+	done.Wait()
+	slices.SortFunc(all, func(a, b result) int {
+		return strings.Compare(fmt.Sprintf("%20d", a.seed), fmt.Sprintf("%20d", b.seed))
+	})
+	return all
+}
+
+// workOn plays one span in a process.
+func workOn(ctx context.Context, s span) []result {
+	ctx, cancel := context.WithTimeout(ctx, chunkTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestWorker$", "-test.count=1", "-test.timeout=0",
+		"-sim.from="+strconv.FormatUint(s.first, 10), "-sim.count="+strconv.Itoa(s.n))
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it tells where it stands
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	out, err := cmd.CombinedOutput()
+	var found []result
+	for line := range strings.Lines(string(out)) {
+		if m := saidLine.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+			seed, _ := strconv.ParseUint(m[1], 10, 64)
+			found = append(found, result{seed: seed, hash: m[2], wrong: strings.TrimSpace(m[3])})
+		}
+	}
+	if len(found) < s.n {
+		next := s.first + uint64(len(found))
+		found = append(found, result{seed: next, wrong: fmt.Sprintf("its process ended with %v\n%s", err, out)})
+	}
+	return found
+}
+
+var saidLine = regexp.MustCompile(`^played (\d+) ([0-9a-f]+)(.*)$`)
+
+// TestWorker is the process of a worker.
+func TestWorker(t *testing.T) {
+	if *count == 0 {
+		t.Skip("this isn't a worker")
+	}
+	out := bufio.NewWriter(os.Stdout)
+	defer out.Flush()
+	dir := stateDir(t)
+	for i := range *count {
+		r := play(t, *from+uint64(i), dir, zerolog.Nop())
+		fmt.Fprintf(out, "played %d %s %s\n", r.Seed, r.Hash, strings.Join(r.Breaches, "; "))
+		out.Flush()
+	}
+}
+
+// TestReplay plays one seed and prints what happened.
+func TestReplay(t *testing.T) {
+	if *oneSeed == 0 {
+		t.Skip("no seed is to be replayed; make sim SEED=n does")
+	}
 	runtime.GOMAXPROCS(1)
 	log := zerolog.Nop()
 	if *logs {
-		log = zerolog.New(os.Stderr)
+		log = zerolog.New(os.Stdout)
 	}
-	dir := t.TempDir()
-	for seed := *from; seed < *from+uint64(*count); seed++ {
-		fmt.Fprint(os.Stderr, "\rseed ", seed)
-		var r *Report
-		patience.Bubble(t, func(*testing.T) { r = Play(seed, dir, log) })
-		if *show {
-			r.history.print(os.Stdout)
-			fmt.Println(r.Stats)
-		}
-		for _, b := range r.Breaches {
-			t.Errorf("seed %d: %s", seed, b)
-		}
-		if t.Failed() && os.Getenv("SIM_FIRST") != "" {
-			return
-		}
-		fmt.Println(seed, r.Hash)
+	r := play(t, *oneSeed, stateDir(t), log)
+	r.Print(os.Stdout)
+	for _, b := range r.Breaches {
+		t.Error(b)
 	}
+}
+
+// The same seed has the same history.
+func TestSameSeedSameHistory(t *testing.T) {
+	if *oneSeed != 0 || *count != 0 {
+		t.Skip("one seed is replayed")
+	}
+	var spans []span
+	for i := range 4 {
+		spans = append(spans, span{uint64(1 + 10*i), 10})
+	}
+	once, again := work(t, spans), work(t, spans)
+	for i := range once {
+		if once[i].hash != again[i].hash {
+			t.Errorf("seed %d has two histories", once[i].seed)
+		}
+	}
+}
+
+func play(t *testing.T, seed uint64, dir string, log zerolog.Logger) (r *Report) {
+	patience.Bubble(t, func(*testing.T) { r = Play(seed, dir, log) })
+	return r
+}
+
+// stateDir is where the edges of a worker keep what they keep: in memory where there is a place for it, or each seed
+// would wait for a disk several times.
+func stateDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "iop-sim-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
