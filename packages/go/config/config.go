@@ -53,6 +53,15 @@ func LoadNode(path string) (*Node, error) {
 	return parseNode(path, data, (*decoder).openNodeIdentity)
 }
 
+// ReadNode is LoadNode without a look at the files of the identity, for whoever looks at them by themselves.
+func ReadNode(path string) (*Node, error) {
+	data, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return ParseNode(path, data)
+}
+
 // ParseEdge checks data as if it were the content of the file at path. It doesn't look at the files of the identity.
 func ParseEdge(path string, data []byte) (*Edge, error) {
 	return parseEdge(path, data, func(*decoder, *Edge) {})

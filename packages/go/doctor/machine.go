@@ -115,9 +115,9 @@ func Memory(m program.Memory, permits int64, why string) Finding {
 		return Skip(check, "", "how much memory there is isn't known")
 	case m.Limit < permits:
 		return Warn(check, "lower them, or raise the limit (systemd: MemoryMax=)",
-			"%d MiB may be used (%s), and %s permit %d MiB: beyond the limit the kernel ends the program", m.Limit/mib, m.Source, why, (permits+mib-1)/mib)
+			"what is started from here may use %d MiB (%s), and %s permit %d MiB: beyond the limit the kernel ends the program", m.Limit/mib, m.Source, why, (permits+mib-1)/mib)
 	}
-	return Well(check, "%d MiB may be used (%s); %s permit %d MiB", m.Limit/mib, m.Source, why, (permits+mib-1)/mib)
+	return Well(check, "what is started from here may use %d MiB (%s); %s permit %d MiB", m.Limit/mib, m.Source, why, (permits+mib-1)/mib)
 }
 
 // plain is an error without the path that the caller names itself.

@@ -1,20 +1,25 @@
 package diagnose_test
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"iop/apps/edge/internal/diagnose"
 	"iop/packages/go/doctor"
 	"iop/packages/go/execution"
+	"iop/packages/go/identity"
+	"iop/packages/go/identity/identitytest"
 )
 
 type certificate = x509.Certificate
@@ -126,6 +131,53 @@ func TestRequest(t *testing.T) {
 			all := examine(t, diagnose.Options{File: e.file(t, oneNode+"routes: [{model: m}]\n"), Request: &model, APIKey: apiKey, Deadline: time.Minute})
 			want(t, all, "request", c.level, c.words...)
 		})
+	}
+}
+
+// Who has no key is told how to give one.
+func TestRequestWithoutAKey(t *testing.T) {
+	e := running(t, ready(nil), func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			t.Error("a key was sent, and none was given")
+		}
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprint(w, `{"error":{"code":"unauthorized","message":"no valid API key"}}`)
+	})
+	model := "m"
+	all := examine(t, diagnose.Options{File: e.file(t, oneNode+allModel), Request: &model, Deadline: time.Minute})
+	want(t, all, "request", doctor.Fail, "unauthorized", "--key-file")
+}
+
+// Over TLS the key goes only to whoever shows the certificate that the file names.
+func TestRequestOverTLS(t *testing.T) {
+	ca := identitytest.NewCA(t, "ours")
+	ours, theirs := identitytest.Write(t, t.TempDir(), ca.Edge(t), ca), identitytest.Write(t, t.TempDir(), ca.Edge(t), ca)
+	pair, err := tls.LoadX509KeyPair(ours.Cert, ours.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys atomic.Int32
+	callers := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer "+apiKey {
+			keys.Add(1)
+		}
+		fmt.Fprint(w, "data: [DONE]\n\n")
+	}))
+	callers.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+	callers.Config.ErrorLog = log.New(io.Discard, "", 0)
+	callers.StartTLS()
+	defer callers.Close()
+	e := running(t, ready(nil), http.NotFound)
+	ask := func(files identity.Files) []doctor.Finding {
+		file, model := e.file(t, ""), "m"
+		overwrite(t, file, fmt.Sprintf("listen: {nodes: %q, http: %q, admin: %q, http_tls: {cert: %q, key: %q}}\n%s", e.nodes, callers.Listener.Addr(), e.admin,
+			files.Cert, files.Key, oneNode+allModel))
+		return examine(t, diagnose.Options{File: file, Request: &model, APIKey: apiKey, Deadline: time.Minute})
+	}
+	want(t, ask(ours), "request", doctor.OK, "m answered")
+	want(t, ask(theirs), "request", doctor.Fail, "another certificate", "restart")
+	if n := keys.Load(); n != 1 {
+		t.Errorf("the key was sent %d times", n)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -91,13 +90,7 @@ func (x *examination) readConfig() []doctor.Finding {
 	if x.opts.File == "" && x.opts.Provider != nil {
 		return nil
 	}
-	data, err := os.ReadFile(x.opts.File)
-	var cfg *config.Node
-	if err == nil {
-		cfg, err = config.ParseNode(x.opts.File, data)
-	} else {
-		_, err = config.LoadNode(x.opts.File) // it says why the file can't be read
-	}
+	cfg, err := config.ReadNode(x.opts.File)
 	problems := new(config.Errors)
 	switch {
 	case errors.As(err, &problems):

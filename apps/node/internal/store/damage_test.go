@@ -36,12 +36,11 @@ func overwrite(t *testing.T, path string, at int64, p []byte) {
 	}
 }
 
-// SQ-09, faults.md row 41: whatever happened to the file, the node starts: the bad file is set aside under a time stamp, said once,
-// and a fresh one works.
-func TestDamagedFileIsSetAside(t *testing.T) {
+// damages are what may have happened to a file.
+func damages() map[string]func(t *testing.T, path string, size int64) {
 	noise := make([]byte, 4096)
 	_, _ = rand.Read(noise)
-	for name, damage := range map[string]func(t *testing.T, path string, size int64){
+	return map[string]func(t *testing.T, path string, size int64){
 		"middle": func(t *testing.T, path string, size int64) { overwrite(t, path, size/2/4096*4096, noise) },
 		"zeroes": func(t *testing.T, path string, size int64) { overwrite(t, path, size/2/4096*4096, make([]byte, 4096)) },
 		"twice":  pageTwice,
@@ -59,7 +58,13 @@ func TestDamagedFileIsSetAside(t *testing.T) {
 		"columns": func(t *testing.T, path string, _ int64) {
 			execute(t, path, `ALTER TABLE executions DROP COLUMN target`)
 		},
-	} {
+	}
+}
+
+// SQ-09, faults.md row 41: whatever happened to the file, the node starts: the bad file is set aside under a time stamp, said once,
+// and a fresh one works.
+func TestDamagedFileIsSetAside(t *testing.T) {
+	for name, damage := range damages() {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			seed(t, dir)

@@ -18,21 +18,34 @@ const (
 func Inspect(ctx context.Context, path string) (state string, err error) {
 	r, err := OpenReader(ctx, path)
 	if err != nil {
-		if faultOf(err) == faultDamaged {
-			return FileDamaged, err
-		}
-		return FileUnfit, err
+		return stateOf(err), err
 	}
 	defer r.Close()
-	var verdict string
-	if err := r.db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&verdict); err != nil {
-		if faultOf(err) == faultDamaged {
-			return FileDamaged, fmt.Errorf("journal %s: %w", path, err)
-		}
-		return FileUnfit, fmt.Errorf("journal %s: %w", path, errors.Join(err, ctx.Err()))
-	}
-	if verdict != "ok" {
-		return FileDamaged, fmt.Errorf("journal %s: quick_check: %s", path, cut(verdict))
+	if err := r.inspect(ctx); err != nil {
+		return stateOf(err), fmt.Errorf("journal %s: %w", path, errors.Join(err, ctx.Err()))
 	}
 	return FileSound, nil
+}
+
+func (r *Reader) inspect(ctx context.Context) error {
+	var verdict string
+	if err := r.db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&verdict); err != nil {
+		return err
+	}
+	if verdict != "ok" {
+		return fmt.Errorf("%w: quick_check: %s", errDamaged, cut(verdict))
+	}
+	row, err := r.db.PrepareContext(ctx, replaceRow) // it isn't run: only whether the columns are there is asked
+	if err != nil {
+		return err
+	}
+	return row.Close()
+}
+
+// stateOf says what a start would make of a file with such trouble.
+func stateOf(err error) string {
+	if faultOf(err) == faultDamaged || isLogicError(err) || errors.Is(err, errNotOurs) {
+		return FileDamaged
+	}
+	return FileUnfit
 }

@@ -17,6 +17,9 @@ type Reader struct {
 	db   *sql.DB
 }
 
+// errNotOurs is what a reader says of a file that is nobody's, or has lost its table.
+var errNotOurs = errors.New("it isn't a journal of iop-node")
+
 // OpenReader opens the journal at path for reading only. It neither makes a file nor sweeps or repairs one.
 func OpenReader(ctx context.Context, path string) (*Reader, error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +53,7 @@ func (r *Reader) check(ctx context.Context) error {
 		err = id.check()
 	}
 	if err == nil && !id.ours {
-		err = errors.New("it isn't a journal of iop-node")
+		err = errNotOurs
 	}
 	return err
 }
