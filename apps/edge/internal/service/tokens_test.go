@@ -68,7 +68,7 @@ func TestBudgets(t *testing.T) {
 	for run() == execution.CodeOK {
 		n++
 	}
-	if run() != execution.CodeLimitExceeded || n < 30 || m.today < 1500 || m.today > 2000 || len(m.ended) != n {
+	if run() != execution.CodeLimitExceeded || n < 30 || m.today < 1500 || m.today >= 2000+51 || len(m.ended) != n {
 		t.Errorf("%d runs used %d tokens, %d were told", n, m.today, len(m.ended))
 	}
 	if used, estimated := m.ended[0].Tokens(); !estimated || *used.Output != 50 {
