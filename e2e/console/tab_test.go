@@ -128,11 +128,11 @@ func (p *tab) click(selector string) {
 	})()`, selector)
 }
 
-// countFetches counts from now on what the page asks for. The browser itself tries a request again that it sent on an old
+// countFetches notes from now on what the page asks for, in asked, and when, in askedAt. The browser itself tries a request again that it sent on an old
 // connection, so what arrives isn't what was asked.
 func (p *tab) countFetches() {
 	p.t.Helper()
-	js[bool](p, "(() => { window.asked = []; const real = fetch; window.fetch = (url, ...more) => { asked.push(String(url)); return real(url, ...more) }; return true })()")
+	js[bool](p, "(() => { window.asked = []; window.askedAt = []; const real = fetch; window.fetch = (url, ...more) => { asked.push(String(url)); askedAt.push(performance.now()); return real(url, ...more) }; return true })()")
 }
 
 // keys presses keys, one after the other.
