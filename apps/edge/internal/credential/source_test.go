@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -228,13 +229,23 @@ func TestProgramsThatHang(t *testing.T) {
 	}
 	isGone(t, pids)
 
-	r = newResolver()
-	r.limit = time.Minute
-	_, err = r.read(t.Context(), program("/bin/sh", "-c", "sleep 1000 & echo $! >"+pids+"; echo "+keyA), false)
-	if err == nil || !strings.Contains(err.Error(), "left a process behind") {
+	// What it leaves behind is killed, too.
+	r.limit = patience.Limit
+	got, err := r.read(t.Context(), program("/bin/sh", "-c", "sleep 1000 & echo $! >"+pids+"; echo "+keyA), false)
+	if err != nil || string(got) != keyA {
 		t.Errorf("%v", err)
 	}
 	isGone(t, pids)
+
+	// What got away isn't waited for.
+	if _, err := exec.LookPath("setsid"); err == nil {
+		r.limit = time.Second
+		_, err := r.read(t.Context(), program("/bin/sh", "-c",
+			"setsid sh -c 'echo >"+pids+".away; exec sleep 3' & while [ ! -e "+pids+".away ]; do sleep 0.01; done; echo "+keyA), false)
+		if err == nil || !strings.Contains(err.Error(), "left a process behind") && !strings.Contains(err.Error(), "didn't finish") {
+			t.Errorf("%v", err)
+		}
+	}
 }
 
 // A program that writes without end and doesn't mind that nobody reads it is killed, whatever time it has.
