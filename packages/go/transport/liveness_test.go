@@ -233,7 +233,7 @@ func TestProbeAnyByte(t *testing.T) {
 // TestHeartbeatTellsRTTAndTime: the round trip leaves out what the peer took, and only the edge tells its wall time.
 func TestHeartbeat(t *testing.T) {
 	b := new(beats)
-	n := b.next(time.Second, nil)
+	n := b.next(time.Second, ClockReading{}, nil)
 	b.echoed(n+5, 2*time.Second, 0)
 	if b.lastRTT() != 0 {
 		t.Error("an echo of a nonce that was never sent counts")
