@@ -2,6 +2,7 @@ package credential
 
 import (
 	"maps"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -52,8 +53,30 @@ func (e *entry) lease(line *zerolog.Event) *zerolog.Event {
 		Str("node_id", e.to.node).Uint64("connection_generation", e.to.generation)
 }
 
-func (e *entry) event(kind events.Kind, code, text string) events.Event {
-	return events.Event{Kind: kind, NodeID: e.to.node, Generation: e.to.generation, RunID: e.run, Attempt: e.attempt, Code: code, Text: text}
+// often is what events of leases have in common that could come by the thousand: a slot that is revoked refuses every
+// request.
+type often struct {
+	kind             events.Kind
+	slot, code, node string
+}
+
+// quiet is how long such an event isn't published again. The log has each, and counts do.
+const quiet = time.Second
+
+// tellOf publishes what became of a lease, unless the same was told just now: the bus remembers what happened to nodes, too.
+func (s *Store) tellOf(e *entry, kind events.Kind, code, text string) {
+	of := often{kind, e.slot, code, e.to.node}
+	now := time.Now()
+	s.mu.Lock()
+	last, before := s.published[of]
+	again := before && now.Sub(last) < s.quiet
+	if !again {
+		s.published[of] = now
+	}
+	s.mu.Unlock()
+	if !again {
+		s.publishEvent(events.Event{Kind: kind, NodeID: e.to.node, Generation: e.to.generation, RunID: e.run, Attempt: e.attempt, Code: code, Text: text})
+	}
 }
 
 func (s *Store) publishEvent(e events.Event) {
@@ -72,7 +95,7 @@ func (s *Store) refusedHere(o *Order, why credentiallease.Refusal) {
 	s.counts.Refusals[why.Reason.String()]++
 	s.mu.Unlock()
 	e.lease(s.cfg.Log.Warn()).Str("reason", why.Reason.String()).Str("field", why.Field.String()).Str("by", "edge").Msg("lease refused")
-	s.publishEvent(e.event(events.KindLeaseRefused, why.Reason.String(), "the edge lends no key of slot "+e.slot+": "+why.String()))
+	s.tellOf(e, events.KindLeaseRefused, why.Reason.String(), "the edge lends no key of slot "+e.slot+": "+why.String())
 }
 
 // refusedThere audits a lease that its node refused.
@@ -93,18 +116,18 @@ func (s *Store) refusedThere(e *entry, why execution.LeaseRefusal) {
 	if r.Reason.Security() {
 		kind = events.KindLeaseMisused
 	}
-	s.publishEvent(e.event(kind, r.Reason.String(), "the node didn't use the key of slot "+e.slot+": "+r.String()))
+	s.tellOf(e, kind, r.Reason.String(), "the node didn't use the key of slot "+e.slot+": "+r.String())
 }
 
 // misused audits what only an attack or a broken program explains.
-func (s *Store) misused(e *entry, nodeID, what string) {
+func (s *Store) misused(e *entry, nodeID, code string) {
 	s.mu.Lock()
 	s.counts.Security++
 	s.mu.Unlock()
-	e.lease(s.cfg.Log.Error()).Str("told_by", nodeID).Str("what", what).Msg("lease misused")
-	event := e.event(events.KindLeaseMisused, "misused", "a lease of slot "+e.slot+" was "+what)
-	event.NodeID = nodeID
-	s.publishEvent(event)
+	e.lease(s.cfg.Log.Error()).Str("told_by", nodeID).Str("what", code).Msg("lease misused")
+	by := *e
+	by.to.node = nodeID
+	s.tellOf(&by, events.KindLeaseMisused, code, nodeID+" says that it used a lease of slot "+e.slot+": "+code)
 }
 
 // slotChanged audits a change of a slot that is in force.

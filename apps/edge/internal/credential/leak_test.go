@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -154,6 +156,37 @@ func TestAudit(t *testing.T) {
 	if got := r.store.Counts(); got.Security != 1 || got.Refusals["replayed"] != 1 || got.Leases["main"]["refused"] != 1 || got.Leases["main"]["unavailable"] != 1 {
 		t.Errorf("%+v", got)
 	}
+}
+
+// A slot that refuses every request doesn't push out of the bus what happened to nodes. The log has each refusal.
+func TestEventsOfLeasesAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := opened(t)
+		r.store.quiet = quiet
+		to, _ := recipient(t, "gpu-1", 1)
+		o := r.order(to, "run")
+		o.Proven = false
+		refuse := func(n int) int {
+			for range n {
+				r.refused(o)
+			}
+			return r.kinds()[events.KindLeaseRefused]
+		}
+		if n := refuse(100); n != 1 {
+			t.Errorf("%d events", n)
+		}
+		time.Sleep(quiet)
+		if n := refuse(100); n != 1 {
+			t.Errorf("%d events a second later", n)
+		}
+		o.NodeID = "gpu-2"
+		if n := refuse(1); n != 1 {
+			t.Errorf("%d events of something else", n)
+		}
+		if n := strings.Count(r.log.String(), "lease refused"); n != 201 || r.store.Counts().Leases["main"]["unavailable"] != 201 {
+			t.Errorf("%d lines", n)
+		}
+	})
 }
 
 func (r *rig) logged(want map[string]any) bool {

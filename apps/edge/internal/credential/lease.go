@@ -124,11 +124,11 @@ func (s *Store) Ended(nodeID, leaseID string, committed bool, why execution.Leas
 	refused := false
 	switch {
 	case e.to.node != nodeID:
-		misuse = "told by another node"
+		misuse = "another_node"
 	case committed && e.state == leaseVoid:
-		misuse = "used though it was void"
+		misuse = "void_used"
 	case committed && e.state == leaseExpired:
-		misuse = "used though it was expired"
+		misuse = "expired_used"
 	case committed:
 		e.told = true
 		s.moveLocked(e, leaseCommitted)

@@ -141,6 +141,7 @@ func (r *rig) open() *Store {
 	r.t.Helper()
 	s, err := r.tryOpen()
 	check(r.t, err)
+	s.quiet = 0 // every event is told
 	s.OnChange(func(nodes []string, p Push) {
 		r.mu.Lock()
 		r.pushes, r.asked = append(r.pushes, p), append(r.asked, nodes)

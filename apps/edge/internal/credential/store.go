@@ -27,7 +27,8 @@ type Store struct {
 	cfg     Config
 	disk    disk
 	sources *resolver
-	install []byte // of fingerprints
+	install []byte        // of fingerprints
+	quiet   time.Duration // see quiet
 
 	// Set once before Run.
 	change  func(nodes []string, p Push)
@@ -40,15 +41,16 @@ type Store struct {
 	// comes in the order of what is in force. It is taken before mu, and not by those who issue.
 	writing sync.Mutex
 
-	mu      sync.Mutex
-	records map[string]record // of every slot that there ever was; replaced as a whole
-	slots   map[string]*slot  // of the configuration
-	ring    keyring
-	ledger  ledger
-	waits   map[uint64]*wait
-	epoch   uint64
-	counts  Counts
-	dirty   bool // records has what the file doesn't have, or the file what records hasn't
+	mu        sync.Mutex
+	records   map[string]record // of every slot that there ever was; replaced as a whole
+	slots     map[string]*slot  // of the configuration
+	ring      keyring
+	ledger    ledger
+	waits     map[uint64]*wait
+	epoch     uint64
+	counts    Counts
+	published map[often]time.Time // when events of leases were told last
+	dirty     bool                // records has what the file doesn't have, or the file what records hasn't
 }
 
 // slot is a slot of the configuration.
@@ -97,8 +99,8 @@ func Open(cfg Config) (*Store, error) {
 func open(cfg Config, d disk, sources *resolver) (*Store, error) {
 	s := &Store{
 		cfg: cfg, disk: d, sources: sources,
-		rotating: make(chan struct{}, 1),
-		records:  map[string]record{}, slots: map[string]*slot{}, ledger: newLedger(), waits: map[uint64]*wait{},
+		rotating: make(chan struct{}, 1), quiet: quiet, published: map[often]time.Time{},
+		records: map[string]record{}, slots: map[string]*slot{}, ledger: newLedger(), waits: map[uint64]*wait{},
 		counts: newCounts(),
 	}
 	state := cfg.State()
