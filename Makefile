@@ -60,9 +60,13 @@ test-long: ## the cases that need real minutes
 	IOP_LONG=1 $(GO) test -count=1 -timeout 60m -run 'Long' ./...
 
 .PHONY: test-e2e
-test-e2e: build provider ## real processes: edge and node smoke, OpenAI smoke against a real llama-server, an Ollama where there is one
+test-e2e: build provider previous ## real processes: edge and node smoke, OpenAI smoke against a real llama-server, an Ollama where there is one
 	$(SAY_OLLAMA)
-	IOP_BIN=$(abspath $(BIN)) IOP_PROVIDER=$(CACHE)/llama IOP_OLLAMA=$(OLLAMA) $(GO) test -tags e2e -count=1 -timeout 15m ./e2e/...
+	IOP_BIN=$(abspath $(BIN)) IOP_PROVIDER=$(CACHE)/llama IOP_OLLAMA=$(OLLAMA) IOP_PREVIOUS=$(CACHE)/previous $(GO) test -tags e2e -count=1 -timeout 15m ./e2e/...
+
+.PHONY: previous
+previous: ## build the previous release, which edges and nodes of this one must work with
+	scripts/previous.sh $(CACHE)/previous || [ $$? = 3 ]
 
 SAY_OLLAMA = @test -x $(OLLAMA)/ollama || echo "skipped: what needs a real Ollama, since there is none in $(OLLAMA) (make ollama builds it)"
 

@@ -46,12 +46,18 @@ func answers(keys func() []string) fakeprovider.Script {
 
 func newKeyed(t *testing.T, key string, script fakeprovider.Script) *keyed {
 	t.Helper()
+	return newKeyedAs(t, key, script, func(*procs.SiteConfig) {})
+}
+
+// newKeyedAs is newKeyed with something changed about the site.
+func newKeyedAs(t *testing.T, key string, script fakeprovider.Script, change func(*procs.SiteConfig)) *keyed {
+	t.Helper()
 	dir := t.TempDir()
 	p := fakeprovider.NewTLS(t, script)
 	write(t, dir, "provider.pem", string(p.CertPEM()))
 	write(t, dir, "key", key+"\n")
 	k := &keyed{provider: p, source: filepath.Join(dir, "key")}
-	k.managed = newManaged(t, "1h", procs.SiteConfig{
+	c := procs.SiteConfig{
 		Adapters:   fmt.Sprintf("[{name: hosted, kind: openai, base_url: %q, max_concurrency: 2, targets: [m]}]", p.URL()),
 		Routes:     "[{model: keyed, adapter: hosted, target: m, slot: main}]",
 		NodePrefix: []string{"env", "SSL_CERT_FILE=" + filepath.Join(dir, "provider.pem")},
@@ -59,7 +65,9 @@ func newKeyed(t *testing.T, key string, script fakeprovider.Script) *keyed {
 		Edge: fmt.Sprintf(`log: {level: trace}
 profiles: [{id: p, origin: %q, paths: ["POST /v1/chat/completions"]}]
 slots: [{id: main, source: "file:%s", profile: p, nodes: [%s], refresh: 1h, stale_max: 1h}]`, p.URL(), k.source, procs.NodeID),
-	})
+	}
+	change(&c)
+	k.managed = newManaged(t, "1h", c)
 	return k
 }
 

@@ -3,6 +3,7 @@
 package process
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -35,7 +36,7 @@ func newSite(t *testing.T, c procs.SiteConfig) *site { return newSiteIn(t, c, ni
 
 func newSiteIn(t *testing.T, c procs.SiteConfig, edgeSide, nodeSide dialer) *site {
 	t.Helper()
-	c.Bin = bin
+	c.Bin = cmp.Or(c.Bin, bin)
 	if c.Node == "" {
 		c.Node = fmt.Sprintf(quickNode, "30s")
 	}

@@ -25,6 +25,7 @@ type Site struct {
 // SiteConfig is what differs between sites.
 type SiteConfig struct {
 	Bin      string // directory of the two programs
+	NodeBin  string // of iop-node, where it is another; "" = Bin
 	Adapters string // the node's adapters, as a YAML flow sequence
 	Routes   string // the edge's routes, as a YAML flow sequence; "" = [{model: "*"}]
 	Edge     string // further lines of edge.yaml
@@ -170,7 +171,11 @@ func (s *Site) StartNode(ctx context.Context, edge, extra string) error {
 
 // program starts iop-edge or iop-node with its file.
 func (s *Site) program(ctx context.Context, name string, prefix []string) (*Process, error) {
-	argv := append(slices.Clone(prefix), filepath.Join(s.cfg.Bin, "iop-"+name), "serve", "-c", s.Path(name+".yaml"))
+	dir := s.cfg.Bin
+	if name == "node" {
+		dir = cmp.Or(s.cfg.NodeBin, dir)
+	}
+	argv := append(slices.Clone(prefix), filepath.Join(dir, "iop-"+name), "serve", "-c", s.Path(name+".yaml"))
 	return Start(ctx, name, argv[0], argv[1:]...)
 }
 
