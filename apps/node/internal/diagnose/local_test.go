@@ -33,6 +33,11 @@ func provider(t *testing.T, models ...string) string {
 // A provider that is there but lacks what it is to serve.
 func TestProviderFaults(t *testing.T) {
 	url := provider(t, "tiny", "large:latest")
+	llama := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Server", "llama.cpp")
+		fmt.Fprint(w, map[string]string{"/v1/models": `{"data":[{"id":"own","owned_by":"llamacpp"}]}`, "/props": `{"build_info":"b1"}`}[r.URL.Path])
+	}))
+	defer llama.Close()
 	adapter := func(targets ...string) *pb.AdapterConfig {
 		return &pb.AdapterConfig{Name: "a", Kind: "openai", BaseUrl: url, MaxConcurrency: 1, Targets: targets}
 	}
@@ -47,7 +52,8 @@ func TestProviderFaults(t *testing.T) {
 			has(adapter())(r)
 			r.Config.Routes = []*pb.RouteRef{{Name: "m", Adapter: "a", Target: "routed"}, {Name: "n", Adapter: "b", Target: "elsewhere"}}
 		}, doctor.Fail, []string{"lacks routed"}},
-		"no model at all": {has(&pb.AdapterConfig{Name: "a", Kind: "openai", BaseUrl: provider(t), MaxConcurrency: 1}), doctor.Warning, []string{"offers nothing", "load a model"}},
+		"any name will do": {has(&pb.AdapterConfig{Name: "a", Kind: "openai", BaseUrl: llama.URL, MaxConcurrency: 1, Targets: []string{"gone"}}), doctor.Warning, []string{"has no gone", "any name"}},
+		"no model at all":  {has(&pb.AdapterConfig{Name: "a", Kind: "openai", BaseUrl: provider(t), MaxConcurrency: 1}), doctor.Warning, []string{"offers nothing", "load a model"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			edge := fakeEdge(t, plain, accepts(c.answer))

@@ -132,6 +132,9 @@ func (p *Provider) look(ctx context.Context) doctor.Finding {
 	}
 	has := fmt.Sprintf("%s, version %s, has %s", where, caps.Version, models(caps.Models))
 	switch {
+	case len(missing) > 0 && strings.HasPrefix(caps.Version, "llama.cpp"):
+		return doctor.Warn(check, "correct targets in the Edge's file, or start the provider with --alias", "%s: it has no %s; a llama.cpp answers to any name with what it has loaded, but lists only its own",
+			has, strings.Join(missing, ", "))
 	case len(missing) > 0:
 		return doctor.Failed(check, p.pull(missing), "%s: it lacks %s, which the Edge's file has as targets, so that requests for it fail", has, strings.Join(missing, ", "))
 	case len(caps.Models) == 0 && len(p.Targets) == 0 && p.Kind != "loopback":
