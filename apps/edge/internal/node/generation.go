@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -18,6 +19,10 @@ const generationFile = "generation.json"
 
 // generationBlock is how many generations one write of the file reserves. A restart skips what is left of its block.
 const generationBlock = 1024
+
+// maxGeneration is above every generation: numbers mustn't begin anew at 0, and a node's record keeps them in 63 bits.
+// No edge that counts comes near it.
+const maxGeneration = math.MaxInt64 - generationBlock
 
 // Generations hands out connection generations. They only grow, across restarts of the edge too: what an earlier
 // process may have used is on disk before it is used. It also keeps the edge's own id, drawn once for a state_dir.
@@ -79,7 +84,7 @@ func (g *Generations) load() error {
 		return fmt.Errorf("last connection generation can't be read: %w", err)
 	}
 	var s generationState
-	if err := json.Unmarshal(data, &s); err != nil || s.EdgeID == "" || s.Reserved == 0 {
+	if err := json.Unmarshal(data, &s); err != nil || s.EdgeID == "" || s.Reserved == 0 || s.Reserved >= maxGeneration {
 		return fmt.Errorf("%s isn't a generation file (%d bytes): restore it, or put in "+
 			`{"edge_id":"NAME","reserved_generation":N} with N above every generation that nodes have seen`,
 			g.path, len(data))
@@ -109,6 +114,9 @@ func (g *Generations) Close() error { return g.lock.Close() }
 
 func (g *Generations) reserveLocked() error {
 	next := g.reserved + generationBlock
+	if next >= maxGeneration {
+		return errors.New("connection generations are used up")
+	}
 	data, err := json.Marshal(generationState{EdgeID: g.id, Reserved: next})
 	if err == nil {
 		err = replaceFile(g.path, append(data, '\n'))
