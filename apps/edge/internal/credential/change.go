@@ -79,12 +79,9 @@ func (s *Store) amend(id string, anyway bool, change edit, apply func(sl *slot))
 // askLocked notes who has to take in the slot as it is now.
 func (s *Store) askLocked(sl *slot) *wait {
 	s.epoch++
-	state, _ := sl.stateOf(s.records[sl.id])
-	_, there := s.slots[sl.id]
 	w := &wait{
 		since: time.Now(),
-		push: Push{Slot: sl.id, MinRevision: s.records[sl.id].Revision, Disabled: state != StateActive || !there,
-			Epoch: s.epoch},
+		push:  Push{Slot: sl.id, MinRevision: s.records[sl.id].Revision, Disabled: s.stateLocked(sl.id) != StateActive, Epoch: s.epoch},
 		nodes: slices.Clone(sl.cfg.Nodes), pending: map[peer]bool{}, heard: map[peer]map[string]bool{}, done: make(chan struct{}),
 	}
 	for _, e := range s.ledger.live {
@@ -168,10 +165,7 @@ func (s *Store) await(ctx context.Context, w *wait) Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.waits, w.push.Epoch)
-	c := Change{Slot: w.push.Slot, Revision: w.push.MinRevision, State: StateDisabled}
-	if sl := s.slots[w.push.Slot]; sl != nil {
-		c.State, _ = sl.stateOf(s.records[w.push.Slot])
-	}
+	c := Change{Slot: w.push.Slot, Revision: w.push.MinRevision, State: s.stateLocked(w.push.Slot)}
 	for p := range w.pending {
 		c.Unanswered = append(c.Unanswered, p.node)
 	}
@@ -251,11 +245,23 @@ func (s *Store) Refresh(ctx context.Context, id string) (Change, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := Change{Slot: id, Revision: s.records[id].Revision, State: StateDisabled}
-	if sl := s.slots[id]; sl != nil {
-		c.State, _ = sl.stateOf(s.records[id])
+	return Change{Slot: id, Revision: s.records[id].Revision, State: s.stateLocked(id)}, nil
+}
+
+// stateLocked is the state of a slot; one that is removed counts as disabled.
+func (s *Store) stateLocked(id string) State {
+	sl := s.slots[id]
+	if sl == nil {
+		return StateDisabled
 	}
-	return c, nil
+	state, _ := sl.stateOf(s.records[id])
+	return state
+}
+
+func (s *Store) stateOf(id string) State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stateLocked(id)
 }
 
 // refresh reads a source and takes up what it yields. The wait is nil when nothing has changed; else the caller tells the
@@ -314,16 +320,16 @@ func (s *Store) takeUp(sl *slot, src config.SecretSource, k *key) (*wait, error)
 		if now != sl || !sameSource(now.cfg.Source, src) {
 			return false, errMeanwhile
 		}
-		rotated = r.Key != k.mark
+		rotated = r.Key != "" && r.Key != k.mark
 		r.Key = k.mark
 		return false, nil
 	}, func(sl *slot) { sl.took(k.hold(), time.Now()) })
 	if err != nil {
 		return nil, fmt.Errorf("has a key that can't be taken up: %w", err)
 	}
-	what := string(StateActive) // the source is back with the same key
-	if rotated {
-		what = rotatedCode
+	what := rotatedCode
+	if !rotated { // the first key, or the source is back with the same one
+		what = string(s.stateOf(id))
 	}
 	s.slotChanged(id, what, w.push)
 	return w, nil

@@ -116,7 +116,10 @@ func open(cfg Config, d disk, sources *resolver) (*Store, error) {
 	if err := s.openRing(); err != nil {
 		return nil, err
 	}
-	return s, s.openSlots(state.Slots())
+	if err := s.openSlots(state.Slots()); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func makeDir(dir string) error {
@@ -271,11 +274,7 @@ func (s *Store) Slots(ids []string) []SlotState {
 	defer s.mu.Unlock()
 	states := make([]SlotState, len(ids))
 	for i, id := range ids {
-		states[i] = SlotState{ID: id, MinRevision: s.records[id].Revision, Disabled: true}
-		if sl := s.slots[id]; sl != nil {
-			state, _ := sl.stateOf(s.records[id])
-			states[i].Disabled = state != StateActive
-		}
+		states[i] = SlotState{ID: id, MinRevision: s.records[id].Revision, Disabled: s.stateLocked(id) != StateActive}
 	}
 	return states
 }

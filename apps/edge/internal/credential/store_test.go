@@ -13,6 +13,7 @@ import (
 
 	"iop/apps/edge/internal/events"
 	"iop/packages/go/config"
+	"iop/packages/go/patience"
 )
 
 func (r *rig) book() string { return filepath.Join(r.dir, "state", "slots.json") }
@@ -76,6 +77,14 @@ func TestOpenWithoutAKey(t *testing.T) {
 	r.open()
 	if got := r.status(); got.State != StateRevoked || got.Length != 0 || got.Fingerprint == "" {
 		t.Errorf("%+v", got)
+	}
+	r.put(keyA)
+	r.kinds()
+	if c, err := r.store.Refresh(t.Context(), "main"); err != nil || c.State != StateRevoked {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if e := patience.Receive(t, "the change is told", r.heard.C); e.Kind != events.KindSlotChanged || e.Code != "revoked" {
+		t.Errorf("%+v", e)
 	}
 	r.put(keyB)
 	c, err := r.store.Refresh(t.Context(), "main")
