@@ -108,7 +108,7 @@ func TestRevokeWhileKeysAreUsed(t *testing.T) {
 	r.atRest()
 }
 
-// What a connection's leases were for ends with it: a background run that goes on without its link gets no key any more.
+// E9: what a connection's leases were for ends with it: a background run that goes on without its link gets no key any more.
 func TestTheEndOfTheConnectionEndsItsLeases(t *testing.T) {
 	r, seen := newLeasedRig(t)
 	called, down := make(chan struct{}), make(chan struct{})
