@@ -105,11 +105,11 @@ func (h *handler) parseFollow(r *http.Request) (q events.Query, restarted bool, 
 		case name == "principal":
 			f.principal = list
 		case name == "last":
-			if q.Last, err = strconv.Atoi(list[0]); err != nil || q.Last < 0 || q.Last > maxLast || len(list) > 1 {
-				refused = badQuery(fmt.Sprintf("last must be a number up to %d", maxLast))
-			}
+			q.Last, refused = parseLast(name, list)
+		case name == "last_each":
+			q.LastEach, refused = parseLast(name, list)
 		default:
-			refused = badQuery("the query may have kind, node, run, principal and last")
+			refused = badQuery("the query may have kind, node, run, principal, last and last_each")
 		}
 		if refused != nil {
 			return q, false, refused
@@ -122,6 +122,15 @@ func (h *handler) parseFollow(r *http.Request) (q events.Query, restarted bool, 
 		q.After, restarted = &id, !known
 	}
 	return q, restarted, nil
+}
+
+// parseLast reads how much of what was before is asked for.
+func parseLast(name string, list []string) (int, *refusal) {
+	n, err := strconv.Atoi(list[0])
+	if err != nil || n < 0 || n > maxLast || len(list) > 1 {
+		return 0, badQuery(fmt.Sprintf("%s must be a number up to %d", name, maxLast))
+	}
+	return n, nil
 }
 
 func badQuery(text string) *refusal {

@@ -163,6 +163,8 @@ func TestEventsAreFiltered(t *testing.T) {
 	for query, want := range map[string]string{
 		"?last=10":                                   "1 2 3 4 5",
 		"?last=2":                                    "4 5",
+		"?last_each=1":                               "4 5",
+		"?last_each=2":                               "1 3 4 5",
 		"?last=10&kind=run":                          "2 3 4",
 		"?last=10&kind=node":                         "1 5",
 		"?last=10&kind=node,run":                     "1 2 3 4 5",
@@ -210,7 +212,7 @@ func TestEventsRefuseWhatTheyDontKnow(t *testing.T) {
 	many := strings.Repeat("a,", maxFilter) + "a"
 	for query, says := range map[string]string{
 		"?kind=nothing": "unknown kind", "?kind=": "unknown kind", "?kind=ready,unknown": "unknown kind", "?last=-1": "last must be", "?last=x": "last must be",
-		"?last=1,2": "last must be", "?last=5001": "last must be", "?nodes=a": "may have kind, node", "?node=" + many: "64 values", "?%zz": "well-formed",
+		"?last=1,2": "last must be", "?last_each=x": "last_each must be", "?last=5001": "last must be", "?nodes=a": "may have kind, node", "?node=" + many: "64 values", "?%zz": "well-formed",
 	} {
 		if resp, body := g.ask("GET", "/admin/v1/events"+query, here); resp.StatusCode != 400 || !strings.Contains(body, says) {
 			t.Errorf("%s: %s %s", query, resp.Status, body)

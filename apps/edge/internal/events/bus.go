@@ -87,6 +87,9 @@ type Query struct {
 	After *uint64
 	// Last asks for this many of the events that were published before, when After is nil.
 	Last int
+	// LastEach asks for this many of the steps of runs and for as many of all else, when After is nil and Last is 0: the
+	// former would push out the latter.
+	LastEach int
 }
 
 func (q *Query) wants(e *Event) bool {
@@ -111,8 +114,25 @@ func (b *Bus) Follow(q Query) (s *Subscription, before []Event, missed uint64) {
 	case q.Last > 0:
 		before, _ = b.sinceLocked(0, &s.query)
 		before = before[max(0, len(before)-q.Last):]
+	case q.LastEach > 0:
+		before, _ = b.sinceLocked(0, &s.query)
+		before = lastEach(before, q.LastEach)
 	}
 	return s, before, missed
+}
+
+// lastEach keeps the last n of the steps of runs and of all else.
+func lastEach(all []Event, n int) []Event {
+	left := map[bool]int{true: n, false: n}
+	kept := len(all) // what is kept stands from here on
+	for i := len(all) - 1; i >= 0; i-- {
+		if run := all[i].Kind.Run(); left[run] > 0 {
+			left[run]--
+			kept--
+			all[kept] = all[i]
+		}
+	}
+	return all[kept:]
 }
 
 // sinceLocked copies what is wanted of the events after the one with this ID.

@@ -25,6 +25,20 @@ func small() *Bus {
 	return b
 }
 
+// What happens to a node isn't pushed out by the steps of runs, of which there are thousands.
+func TestLastEachKeepsBoth(t *testing.T) {
+	b := NewBus()
+	b.Publish(Event{Kind: KindFenced})
+	for range 100 {
+		b.Publish(Event{Kind: KindRunSubmitted})
+	}
+	s, before, missed := b.Follow(Query{LastEach: 2})
+	s.Close()
+	if got := numbers(before); !slices.Equal(got, []uint64{1, 100, 101}) || missed != 0 {
+		t.Errorf("%v, missed %d", got, missed)
+	}
+}
+
 func TestFollow(t *testing.T) {
 	after := func(id uint64) *uint64 { return &id }
 	for _, c := range []struct {
@@ -42,6 +56,10 @@ func TestFollow(t *testing.T) {
 		{"what matches", Query{After: after(1), Match: func(e *Event) bool { return e.Kind == KindRunEnded }}, []uint64{4}},
 		{"last", Query{Last: 2}, []uint64{3, 4}},
 		{"last of more than there are", Query{Last: 9, NoRuns: true}, []uint64{1, 3}},
+		{"last of each", Query{LastEach: 1}, []uint64{3, 4}},
+		{"last of each, more than there are", Query{LastEach: 9}, []uint64{1, 2, 3, 4}},
+		{"last of each, no runs", Query{LastEach: 1, NoRuns: true}, []uint64{3}},
+		{"last goes before last of each", Query{Last: 1, LastEach: 1}, []uint64{4}},
 		{"after goes before last", Query{After: after(3), Last: 3}, []uint64{4}},
 	} {
 		b := small()
