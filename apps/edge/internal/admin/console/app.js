@@ -37,7 +37,7 @@ let generation = 0; // of the times that the page was started; what is of an ear
 
 const events = new Events();
 const runDialog = new RunDialog();
-const cancel = makeCancel((text) => setText(byId('said'), text));
+const cancel = makeCancel(say);
 const open = (run, opener) => runDialog.open(run.run_id, opener);
 const parts = [renderGlance, renderNodes, makeQueue(), makeLive({ open, cancel }), makeEnded({ open }), makeSlots(), makeWhy()];
 
@@ -71,6 +71,15 @@ const refresh = new Refresh(async () => {
   }
 });
 
+let saidUntil = 0;
+
+// say tells what came of what was done, for a while.
+function say(text) {
+  setText(byId('said'), text);
+  clearTimeout(saidUntil);
+  saidUntil = setTimeout(() => setText(byId('said'), ''), 20_000);
+}
+
 // reconnect takes a snapshot that didn't come for a connection that is broken, though the stream hasn't noticed.
 function reconnect(error) {
   stop();
@@ -81,6 +90,12 @@ function reconnect(error) {
 function start(ms = 0) {
   generation++;
   feed.start(ms);
+}
+
+// resume starts what was stopped; until it is connected what is shown is what was there.
+function resume() {
+  enter('loading');
+  start();
 }
 
 function stop() {
@@ -96,8 +111,10 @@ function denied(error) {
     return;
   }
   const had = hasKey();
+  const seen = view.snapshot !== null;
   setKey('');
-  enter('signin', { error: had ? (view.snapshot ? 'The Edge takes this key no longer.' : 'The Edge does not know this key.') : '' });
+  view.snapshot = null;
+  enter('signin', { error: had ? (seen ? 'The Edge takes this key no longer.' : 'The Edge does not know this key.') : '' });
 }
 
 // enter goes to a state and shows what belongs to it.
@@ -114,9 +131,9 @@ function enter(phase, more = {}) {
   show(byId('loading'), !content && (phase === 'loading' || phase === 'live'));
   show(byId('content'), content);
   show(byId('nav'), content);
-  show(byId('pause'), content && phase !== 'lost');
+  show(byId('pause'), content && (phase === 'live' || phase === 'paused'));
   byId('pause').setAttribute('aria-pressed', String(phase === 'paused'));
-  byId('content').dataset.stale = String(phase !== 'live');
+  byId('content').dataset.stale = String(phase === 'lost' || phase === 'paused');
   if (phase === 'signin') {
     for (const dialog of document.querySelectorAll('dialog[open]')) dialog.close();
     setText(byId('signin-error'), more.error);
@@ -171,7 +188,7 @@ setInterval(() => { if (view.phase === 'live') draw(); }, tick);
 
 byId('retry').addEventListener('click', () => feed.now());
 byId('pause').addEventListener('click', () => {
-  if (view.phase === 'paused') start();
+  if (view.phase === 'paused') resume();
   else {
     stop();
     enter('paused');
@@ -181,8 +198,7 @@ byId('signin-form').addEventListener('submit', (event) => {
   event.preventDefault();
   setKey(byId('key').value.trim());
   byId('key').value = '';
-  enter('loading');
-  start();
+  resume();
 });
 byId('explain-form').addEventListener('submit', (event) => {
   event.preventDefault();
@@ -191,7 +207,7 @@ byId('explain-form').addEventListener('submit', (event) => {
 document.addEventListener('visibilitychange', () => {
   if (view.phase === 'signin' || view.phase === 'refused' || view.phase === 'paused') return;
   if (document.hidden) stop();
-  else start();
+  else resume();
 });
 
 if (!document.hidden) start();

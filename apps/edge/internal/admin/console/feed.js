@@ -67,7 +67,7 @@ export class Feed {
       // Who follows for the first time wants to see a little of what was before.
       const response = this.#last
         ? await ask('events', { headers: { 'Last-Event-ID': this.#last }, signal })
-        : await ask('events?last=50', { signal });
+        : await ask('events?last_each=25', { signal });
       connected();
       this.#on.open();
       heard();
