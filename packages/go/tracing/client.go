@@ -34,8 +34,10 @@ type client struct {
 	cfg   *Config
 	http  *http.Client
 	log   zerolog.Logger
-	ctx   context.Context // ends with abort
+	ctx   context.Context // ends with abort: nothing is delivered any more
 	abort context.CancelFunc
+	last  chan struct{} // closed by hurry: nothing is tried again
+	hurry func()
 
 	mu   sync.Mutex
 	told time.Time // when the log last heard of a failure
@@ -43,7 +45,8 @@ type client struct {
 }
 
 func newClient(cfg *Config, log zerolog.Logger) *client {
-	c := &client{cfg: cfg, log: log}
+	c := &client{cfg: cfg, log: log, last: make(chan struct{})}
+	c.hurry = sync.OnceFunc(func() { close(c.last) })
 	c.ctx, c.abort = context.WithCancel(context.Background())
 	c.http = &http.Client{
 		Transport: &http.Transport{
@@ -127,6 +130,8 @@ func (c *client) deliver(ctx context.Context, spans []*tracepb.ResourceSpans) er
 		select {
 		case <-ctx.Done():
 			return err // why the last try failed says more than that there is no time for another
+		case <-c.last:
+			return err
 		case <-time.After(max(pause, later.after)):
 		}
 	}

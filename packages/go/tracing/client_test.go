@@ -148,6 +148,22 @@ func TestCloseAtOnce(t *testing.T) {
 	})
 }
 
+// A receiver that isn't there isn't waited for at the end, however much there is for it.
+func TestCloseWithoutReceiver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		tracer, _ := hopeless(t, func(*http.Request) (*http.Response, error) { tries++; return nil, errors.New("connection refused") })
+		for range 2000 {
+			tracer.Start(Context{}, Internal, "x").End()
+		}
+		begin := time.Now()
+		tracer.Close(nil)
+		if took := time.Since(begin); took != 0 || tries < 2 {
+			t.Errorf("the end took %v and %d tries", took, tries)
+		}
+	})
+}
+
 // A receiver that isn't there, for ten minutes: the log says so once a minute at most, says how much was lost, and
 // never what the headers hold.
 func TestReceiverThatRefuses(t *testing.T) {

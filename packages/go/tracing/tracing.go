@@ -66,12 +66,13 @@ func Open(cfg *Config, log zerolog.Logger) (*Tracer, error) {
 	return &Tracer{tracer: p.Tracer("iop"), provider: p, client: c}, nil
 }
 
-// Close delivers what was recorded, for two seconds at most and until atOnce is closed (nil never is). Spans that end
-// later are lost.
+// Close delivers what was recorded, in one try, for two seconds at most and until atOnce is closed (nil never is). Spans
+// that end later are lost.
 func (t *Tracer) Close(atOnce <-chan struct{}) {
 	if t == nil {
 		return
 	}
+	t.client.hurry()
 	limit, cancel := context.WithTimeout(context.Background(), closeLimit)
 	defer cancel()
 	go func() { // ends with Close
