@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -152,10 +153,10 @@ func TestDoctorBesideARunningSite(t *testing.T) {
 	e.names("request", ok, "loopback answered", "node "+procs.NodeID, "for a place", "first byte")
 }
 
-// freePort is an address on loopback that was free a moment ago.
+// freePort is an address that is free, and stays so: of this test's own on loopback, which is more than 127.0.0.1.
 func freePort(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,6 +197,16 @@ func TestDoctorOfANodeNamesFaults(t *testing.T) {
 			n := d.nodeWith(t, quoted, `"no-such-host.invalid:7443"`, "")
 			n.names("edge no-such-host.invalid:7443", fail, "no-such-host.invalid")
 		},
+	} {
+		t.Run(name, f)
+	}
+}
+
+// What is wrong with the node's machine, by the same rule.
+func TestDoctorOfANodeNamesFaultsOfItsMachine(t *testing.T) {
+	d := newDoctored(t, procs.SiteConfig{Adapters: "[{name: l, kind: loopback}]"})
+	quoted := fmt.Sprintf("%q", d.Nodes)
+	for name, f := range map[string]func(t *testing.T){
 		"data_dir is a file": func(t *testing.T) {
 			n := d.nodeWith(t, "./data", "./node.token", "")
 			n.names("data_dir", fail, "is a file", "data_dir")

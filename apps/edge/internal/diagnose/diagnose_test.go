@@ -2,6 +2,7 @@ package diagnose_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -64,12 +65,13 @@ func running(t *testing.T, a answers, callers http.HandlerFunc) edge {
 	return edge{admin.Listener.Addr().String(), http.Listener.Addr().String(), nodes.Listener.Addr().String()}
 }
 
-// none are addresses that are free.
+// none are addresses that are free, and stay so: of this test's own on loopback, which is more than 127.0.0.1.
 func none(t *testing.T) edge {
 	t.Helper()
 	var e edge
+	own := fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 	for _, addr := range []*string{&e.admin, &e.http, &e.nodes} {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		ln, err := net.Listen("tcp", own)
 		if err != nil {
 			t.Fatal(err)
 		}

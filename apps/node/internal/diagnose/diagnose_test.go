@@ -151,33 +151,38 @@ func TestNothingIsWrong(t *testing.T) {
 	}
 }
 
-// One fault each, planted in the way of the registration.
-func TestEdgeFaults(t *testing.T) {
+// edgeFault is one fault, planted in the way of the registration.
+type edgeFault struct {
+	edge  func(*testing.T) string
+	check string // "edge" gets the address
+	level doctor.Level
+	words []string
+}
+
+// closedPort is an address where nobody listens.
+func closedPort(*testing.T) string { return "127.0.0.1:1" }
+
+// answering is an Edge in mode dev.
+func answering(answer func(*pb.RegisterRequest) *pb.RegisterResponse) func(*testing.T) string {
+	return func(t *testing.T) string { return fakeEdge(t, plain, answer) }
+}
+
+// offset is an Edge whose clock is ahead.
+func offset(by time.Duration) func(*testing.T) string {
+	return answering(accepts(func(r *pb.RegisterResponse) { r.EdgeTimeMs = time.Now().Add(by).UnixMilli() }))
+}
+
+func webServer(t *testing.T) string {
 	web := httptest.NewServer(http.NotFoundHandler())
-	defer web.Close()
-	closed := func(t *testing.T) string {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close()
-		return ln.Addr().String()
-	}
-	answering := func(answer func(*pb.RegisterRequest) *pb.RegisterResponse) func(*testing.T) string {
-		return func(t *testing.T) string { return fakeEdge(t, plain, answer) }
-	}
-	offset := func(by time.Duration) func(*testing.T) string {
-		return answering(accepts(func(r *pb.RegisterResponse) { r.EdgeTimeMs = time.Now().Add(by).UnixMilli() }))
-	}
-	for name, c := range map[string]struct {
-		edge  func(*testing.T) string
-		check string // "edge" gets the address
-		level doctor.Level
-		words []string
-	}{
-		"closed port":  {closed, "edge", doctor.Fail, []string{"refuses connections", "start what should listen"}},
-		"no such name": {func(*testing.T) string { return "no-such-host.invalid:7443" }, "edge", doctor.Fail, []string{"no-such-host.invalid", "correct edges"}},
-		"not an edge":  {func(*testing.T) string { return web.Listener.Addr().String() }, "edge", doctor.Fail, []string{"a web server answers", "isn't the node port of an Edge", "listen.nodes"}},
+	t.Cleanup(web.Close)
+	return web.Listener.Addr().String()
+}
+
+func edgeFaults() map[string]edgeFault {
+	return map[string]edgeFault{
+		"closed port":  {closedPort, "edge", doctor.Fail, []string{"refuses connections", "start what should listen"}},
+		"no such name": {func(*testing.T) string { return "no-such-host.invalid:7443" }, "edge", doctor.Fail, []string{"no-such-host.invalid", "edges"}},
+		"not an edge":  {webServer, "edge", doctor.Fail, []string{"a web server answers", "isn't the node port of an Edge", "listen.nodes"}},
 		"an edge in mode managed": {func(t *testing.T) string {
 			ca := identitytest.NewCA(t, "ours")
 			return fakeEdge(t, secured(t, ca.Edge(t), []*identitytest.CA{ca}), accepts())
@@ -198,7 +203,12 @@ func TestEdgeFaults(t *testing.T) {
 		"provider down": {answering(accepts(has(&pb.AdapterConfig{Name: "l", Kind: "openai", BaseUrl: "http://127.0.0.1:1", MaxConcurrency: 1}))),
 			"provider l", doctor.Fail, []string{"connection refused", "start the provider"}},
 		"unknown kind": {answering(accepts(has(&pb.AdapterConfig{Name: "l", Kind: "new", MaxConcurrency: 1}))), "provider l", doctor.Fail, []string{"kind", "Edge's file"}},
-	} {
+	}
+}
+
+// One fault each, planted in the way of the registration.
+func TestEdgeFaults(t *testing.T) {
+	for name, c := range edgeFaults() {
 		t.Run(name, func(t *testing.T) {
 			edge := c.edge(t)
 			check := strings.Replace(c.check, "edge", "edge "+edge, 1)
@@ -230,20 +240,21 @@ func TestEveryRefusalIsExplained(t *testing.T) {
 	}
 }
 
-// What is wrong with certificates, on either side of the handshake.
-func TestCertificateFaults(t *testing.T) {
-	ca, other := identitytest.NewCA(t, "ours"), identitytest.NewCA(t, "theirs")
+// certificateFault is what is wrong with certificates, on either side of the handshake.
+type certificateFault struct {
+	edge  identitytest.Leaf
+	cas   []*identitytest.CA // that the Edge trusts
+	write func(t *testing.T, dir string) identity.Files
+	check string
+	words []string
+}
+
+func certificateFaults(t *testing.T, ca, other *identitytest.CA) map[string]certificateFault {
 	expired := func(c *identityCert) {
 		c.NotBefore, c.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
 	}
 	good := ca.Node(t, "box")
-	for name, c := range map[string]struct {
-		edge  identitytest.Leaf
-		cas   []*identitytest.CA // that the Edge trusts
-		write func(t *testing.T, dir string) identity.Files
-		check string
-		words []string
-	}{
+	return map[string]certificateFault{
 		"expired": {ca.Edge(t), []*identitytest.CA{ca}, func(t *testing.T, dir string) identity.Files {
 			return identitytest.Write(t, dir, ca.Node(t, "box", expired), ca)
 		}, "tls.cert", []string{"expired at", "iop-edge ca issue"}},
@@ -281,7 +292,12 @@ func TestCertificateFaults(t *testing.T) {
 		"none": {ca.Edge(t), []*identitytest.CA{ca}, func(t *testing.T, dir string) identity.Files {
 			return identitytest.Write(t, dir, good, ca)
 		}, "", nil},
-	} {
+	}
+}
+
+func TestCertificateFaults(t *testing.T) {
+	ca, other := identitytest.NewCA(t, "ours"), identitytest.NewCA(t, "theirs")
+	for name, c := range certificateFaults(t, ca, other) {
 		t.Run(name, func(t *testing.T) {
 			edge := fakeEdge(t, secured(t, c.edge, c.cas), accepts())
 			f := c.write(t, t.TempDir())

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"iop/packages/go/identity"
@@ -122,7 +123,7 @@ func answerFault(err error) *RehearsalError {
 // silence says how there was no answer.
 func silence(err error, inTLS bool) *RehearsalError {
 	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return &RehearsalError{Fault: FaultClosed, TLS: inTLS, Text: "the connection was closed without an answer"}
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return &RehearsalError{Fault: FaultSilent, TLS: inTLS, Text: "there was no answer in time"}
