@@ -39,8 +39,8 @@ func (r *Router) Take(edge, name string, revision uint64) (*Place, *execution.Fa
 	if p == nil {
 		p = &pool{held: map[*Place]struct{}{}}
 	}
-	if len(p.held)+p.abandoned >= a.spec.Capacity {
-		return nil, execution.Failf(execution.CodeAdapterBusy, execution.OriginNode, "all %d places are taken", a.spec.Capacity)
+	if capacity := r.capacityLocked(a); len(p.held)+p.abandoned >= capacity {
+		return nil, execution.Failf(execution.CodeAdapterBusy, execution.OriginNode, "all %d places are taken", capacity)
 	}
 	r.pools[a.pool()] = p
 	place := &Place{router: r, edge: edge, adapter: a}

@@ -205,9 +205,9 @@ func (r *Router) Snapshot(edge string) []State {
 	defer r.mu.Unlock()
 	states := make([]State, 0, len(r.tables[edge]))
 	for _, a := range r.tables[edge] {
-		s := State{Name: a.spec.Name, Kind: a.spec.Kind, Revision: a.revision, Capacity: a.spec.Capacity, Caps: a.caps}
+		s := State{Name: a.spec.Name, Kind: a.spec.Kind, Revision: a.revision, Capacity: r.capacityLocked(a), Caps: a.caps}
 		if p := r.pools[a.pool()]; p != nil {
-			s.Capacity = max(0, a.spec.Capacity-p.abandoned)
+			s.Capacity = max(0, s.Capacity-p.abandoned)
 			for h := range p.held {
 				if h.edge == edge {
 					s.InFlight++
@@ -217,6 +217,19 @@ func (r *Router) Snapshot(edge string) []State {
 		states = append(states, s)
 	}
 	return states
+}
+
+// capacityLocked returns the least that any Edge whose projection names a's provider says that it can take.
+func (r *Router) capacityLocked(a *Adapter) int {
+	least, key := a.spec.Capacity, a.pool()
+	for _, table := range r.tables {
+		for _, o := range table {
+			if o.spec.Capacity < least && o.pool() == key {
+				least = o.spec.Capacity
+			}
+		}
+	}
+	return least
 }
 
 func (a *Adapter) pool() poolKey { return poolKey{a.spec.Name, a.spec.Kind, a.spec.BaseURL} }

@@ -186,6 +186,26 @@ func TestPlacesAreSharedAcrossEdges(t *testing.T) {
 	}
 }
 
+// Of two Edges that think differently of one provider the more careful one is right. (e2e/sim, seed 1115)
+func TestSmallerCapacityOfBothEdges(t *testing.T) {
+	r := New()
+	r.Swap("e1", []Entry{entry("gpu", 1, 1, &driver{})})
+	r.Swap("e2", []Entry{entry("gpu", 9, 3, &driver{})})
+	if n := r.Snapshot("e2")[0].Capacity; n != 1 {
+		t.Errorf("the second edge is told of %d places", n)
+	}
+	if _, f := r.Take("e1", "gpu", 1); f != nil {
+		t.Fatal(f)
+	}
+	if _, f := r.Take("e2", "gpu", 9); f == nil || f.Code != execution.CodeAdapterBusy {
+		t.Errorf("second edge: %v, want adapter_busy", f)
+	}
+	r.Swap("e1", nil)
+	if _, f := r.Take("e2", "gpu", 9); f != nil {
+		t.Errorf("when the first edge doesn't name it any more: %v", f)
+	}
+}
+
 func TestObserve(t *testing.T) {
 	r := New()
 	e := entry("a", 1, 1, &driver{})
