@@ -26,6 +26,7 @@ const limit = 2 * patience.Limit
 type tab struct {
 	t   *testing.T
 	ctx context.Context
+	now look
 
 	mu       sync.Mutex
 	problems []string // errors in the page's log, exceptions, violations of its policy
@@ -144,6 +145,7 @@ func (p *tab) keys(keys string) {
 // as sets how the page is looked at.
 func (p *tab) as(l look) {
 	p.t.Helper()
+	p.now = l
 	scheme, motion := "light", "no-preference"
 	if l.dark {
 		scheme = "dark"
@@ -226,14 +228,14 @@ func (p *tab) examine(state string) {
 	p.as(wide)
 }
 
-// fits fails the test for what is wider than the screen.
+// fits fails the test for what is wider than the screen. (A phone's window grows with its page: innerWidth says nothing.)
 func (p *tab) fits(state string) {
 	p.t.Helper()
-	if wider := js[[]string](p, `[...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth + 1
-		&& getComputedStyle(e).position !== 'absolute').map((e) => e.tagName + ' ' + e.className + ' ' + e.textContent.slice(0, 60)).slice(0, 5)`); len(wider) > 0 {
+	if wider := js[[]string](p, `[...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > %d + 1
+		&& getComputedStyle(e).position !== 'absolute').map((e) => e.tagName + ' ' + e.className + ' ' + e.textContent.slice(0, 60)).slice(0, 5)`, p.now.width); len(wider) > 0 {
 		p.t.Errorf("%s: wider than the screen: %s", state, strings.Join(wider, " | "))
 	}
-	if js[bool](p, "document.documentElement.scrollWidth > innerWidth") {
+	if js[bool](p, "document.documentElement.scrollWidth > %d", p.now.width) {
 		p.t.Errorf("%s: the page scrolls sideways", state)
 	}
 }

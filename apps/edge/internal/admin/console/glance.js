@@ -11,7 +11,7 @@ export function renderGlance(view) {
   const capacity = adapters.reduce((sum, a) => sum + (a.available ? a.capacity : 0), 0);
   const failed = ended.runs.filter((r) => !['ok', 'cancelled', 'client_gone'].includes(r.code)).length;
   keyed(byId('glance'), [
-    { name: 'Nodes ready', value: `${ready} of ${wanted}`, tone: ready < wanted ? 'bad' : 'good' },
+    { name: 'Nodes ready', value: `${ready} of ${wanted}`, tone: wanted === 0 ? 'off' : ready < wanted ? 'bad' : 'good' },
     { name: 'Places taken', value: `${inFlight} of ${capacity}`, tone: capacity > 0 && inFlight >= capacity ? 'wait' : 'off' },
     { name: 'Waiting', value: String(queue.queued), tone: queue.queued > 0 ? 'wait' : 'off' },
     { name: 'Live', value: String(live.total), tone: 'off' },
