@@ -60,10 +60,11 @@ func startNode(t testing.TB, token string, addrs []string, timers string, trace 
 	return runNode(t, text, token, trace)
 }
 
-// StartNodeWith starts a node whose file node.yaml has this text, beside a file node.token.
-func StartNodeWith(t testing.TB, text, token string) *Node {
+// StartNodeWith starts a node whose file node.yaml has this text, beside a file node.token. It exports its spans to whom
+// trace says, nil = to nobody.
+func StartNodeWith(t testing.TB, text, token string, trace *tracing.Config) *Node {
 	t.Helper()
-	return runNode(t, text, token, nil)
+	return runNode(t, text, token, trace)
 }
 
 func runNode(t testing.TB, text, token string, trace *tracing.Config) *Node {

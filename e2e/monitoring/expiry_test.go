@@ -27,7 +27,7 @@ func readyz(t *testing.T, e *harness.Edge) (warnings []string) {
 // less ready for it.
 func TestCertificatesThatEndSoon(t *testing.T) {
 	const left = 20 * 24 * time.Hour
-	s := startSite(t, ending(left))
+	s := startSite(t, setup{certificates: ending(left)})
 	warnings := strings.Join(readyz(t, s.edge), "\n")
 	for _, want := range []string{"the edge's own certificate ends at ", "the CA that nodes are known by ends at ", "certificates of 1 connected nodes end soon"} {
 		if !strings.Contains(warnings, want) {
@@ -58,7 +58,7 @@ func TestCertificatesThatEndSoon(t *testing.T) {
 
 // Certificates that a machine renews live for an hour: as long as they are renewed there is nothing to say.
 func TestShortLivedCertificates(t *testing.T) {
-	if warnings := readyz(t, startSite(t).edge); len(warnings) > 0 {
+	if warnings := readyz(t, startSite(t, setup{}).edge); len(warnings) > 0 {
 		t.Errorf("fresh certificates: %q", warnings)
 	}
 }

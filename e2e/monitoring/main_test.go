@@ -18,6 +18,7 @@ import (
 	"iop/e2e/harness"
 	"iop/packages/go/config"
 	"iop/packages/go/identity/identitytest"
+	"iop/packages/go/tracing"
 )
 
 // roots is the file of the authorities that this process trusts. It is read when they are first needed.
@@ -46,24 +47,40 @@ type site struct {
 	node *harness.Node
 }
 
+// setup is what a test wants otherwise than usual.
+type setup struct {
+	certificates func(*x509.Certificate) // alters all of them
+	hosted       fakeprovider.Script     // of the provider that needs a key
+	tracing      *tracing.Config
+}
+
+// providerKey is the key that only the edge has.
+const providerKey = "sk-of-the-provider-0123456789"
+
 // startSite starts both. Alice may ask for "m", whose provider answers, and for "keyed", whose provider needs a key that
-// the edge lends. Change alters the certificates of edge and node.
-func startSite(t *testing.T, change ...func(*x509.Certificate)) *site {
+// the edge lends.
+func startSite(t *testing.T, o setup) *site {
 	t.Helper()
+	if o.certificates == nil {
+		o.certificates = func(*x509.Certificate) {}
+	}
 	script := fakeprovider.Routes(map[string]fakeprovider.Script{
 		"GET /v1/models": fakeprovider.Models(),
 		"POST /v1/chat/completions": fakeprovider.Answer(200, "application/json", `{"model":"m","choices":[{"index":0,"finish_reason":"stop",`+
 			`"message":{"role":"assistant","content":"hi"}}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`)})
-	gpu, hosted := fakeprovider.New(t, script), fakeprovider.NewTLS(t, script)
+	if o.hosted == nil {
+		o.hosted = script
+	}
+	gpu, hosted := fakeprovider.New(t, script), fakeprovider.NewTLS(t, o.hosted)
 	write(t, os.Getenv(roots), string(hosted.CertPEM()))
-	dir, ca := t.TempDir(), identitytest.NewCA(t, "ca", change...)
-	for name, leaf := range map[string]identitytest.Leaf{"edge-id": ca.Edge(t, change...), "node-id": ca.Node(t, "box", change...)} {
+	dir, ca := t.TempDir(), identitytest.NewCA(t, "ca", o.certificates)
+	for name, leaf := range map[string]identitytest.Leaf{"edge-id": ca.Edge(t, o.certificates), "node-id": ca.Node(t, "box", o.certificates)} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		identitytest.Write(t, filepath.Join(dir, name), leaf, ca)
 	}
-	write(t, filepath.Join(dir, "key"), "sk-of-the-provider-0123456789")
+	write(t, filepath.Join(dir, "key"), providerKey)
 	adapters := fmt.Sprintf("[{name: gpu, kind: openai, base_url: %q, max_concurrency: 4}, {name: hosted, kind: openai, base_url: %q, max_concurrency: 2, targets: [m]}]",
 		gpu.URL(), hosted.URL())
 	s := &site{edge: harness.StartEdgeWith(t, dir, fmt.Sprintf(`mode: managed
@@ -75,14 +92,14 @@ routes: [{model: m, adapter: gpu}, {model: keyed, adapter: hosted, target: m, sl
 principals: [{id: alice, key_hashes: [%x]}, {id: limited, key_hashes: [%x], limits: {requests_per_minute: 1}}]
 profiles: [{id: p, origin: %q, paths: ["POST /v1/chat/completions"]}]
 slots: [{id: main, source: "file:./key", profile: p, nodes: [box], refresh: 1h, stale_max: 1h}]
-`, identitytest.TrustDomain, harness.Record("box", adapters), config.HashSecret(aliceKey), config.HashSecret(limitedKey), hosted.URL()), edge.Options{})}
+`, identitytest.TrustDomain, harness.Record("box", adapters), config.HashSecret(aliceKey), config.HashSecret(limitedKey), hosted.URL()), edge.Options{Tracing: o.tracing})}
 	s.node = harness.StartNodeWith(t, fmt.Sprintf(`edges: [%q]
 token: file:./node.token
 tls: {cert: %[2]s/cert.pem, key: %[2]s/key.pem, ca: %[2]s/ca.pem, edge_spiffe_id: 'spiffe://%[3]s/iop/edge'}
 data_dir: ./data
 admin: {listen: "127.0.0.1:0"}
 timers: {probe_interval: 1h}
-`, s.edge.Addr.Nodes.String(), filepath.Join(dir, "node-id"), identitytest.TrustDomain), harness.TokenOf("box"))
+`, s.edge.Addr.Nodes.String(), filepath.Join(dir, "node-id"), identitytest.TrustDomain), harness.TokenOf("box"), o.tracing)
 	s.edge.AwaitReady("box")
 	return s
 }

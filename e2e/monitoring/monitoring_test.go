@@ -45,7 +45,7 @@ func (s series) read(text string) {
 // what they show.
 func scrapeEverything(t *testing.T) series {
 	t.Helper()
-	s := startSite(t)
+	s := startSite(t, setup{})
 	for _, c := range []struct {
 		key, path, model string
 		status           int
