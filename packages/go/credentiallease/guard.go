@@ -66,6 +66,7 @@ type Guard struct {
 	tolerance  int64
 	closed     bool
 	projection uint64
+	settled    uint64 // the lowest projection that leases may still name
 	keys       keyring // replaced, never changed
 	slots      map[string]slot
 	routes     map[string]uint64
@@ -129,6 +130,9 @@ func (g *Guard) Project(p Projection) error {
 	if p.Number == 0 || p.Number < g.projection {
 		return errors.New("credentiallease: a projection's number must not go down")
 	}
+	if g.projection == 0 {
+		g.settled = p.Number
+	}
 	g.projection, g.keys = p.Number, keys
 	g.maxTTL, g.tolerance = limit(p.MaxTTL, MaxTTL), limit(p.Tolerance, DefaultTolerance)
 	g.routes, g.profiles = revisions(p.Routes), revisions(p.Profiles)
@@ -143,6 +147,15 @@ func (g *Guard) Project(p Projection) error {
 		g.slots[told.ID] = s
 	}
 	return nil
+}
+
+// Settle says that the edge knows that the node works by this projection, or a later one: leases that name an earlier one
+// are stale from now on. Until then the edge issues by what it was told last, and such leases are as good as any: what they
+// say of slots, routes and profiles is checked by the projection in force all the same.
+func (g *Guard) Settle(projection uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.settled = max(g.settled, min(projection, g.projection))
 }
 
 // limit returns d in milliseconds, most where d is absent or more.
@@ -278,7 +291,7 @@ func (g *Guard) fenceLocked(c *Claims, now Time) error {
 		return refuse(WrongRecipient, FieldRecipientKey)
 	case g.closed || c.Generation != g.generation:
 		return refuse(StaleGeneration, FieldConnection)
-	case c.Projection != g.projection:
+	case c.Projection > g.projection || c.Projection < g.settled:
 		return refuse(StaleGeneration, FieldProjection)
 	case s.disabled || !s.known:
 		return refuse(Disabled, FieldNone)

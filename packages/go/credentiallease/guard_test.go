@@ -133,7 +133,7 @@ func TestStateChangesBetweenVerifyAndSend(t *testing.T) {
 	}{
 		"rotated":      {func(w *world) { w.guard.Revoke(Revocation{Slot: "openai-main", MinRevision: 102}) }, Revoked, FieldNone},
 		"disabled":     {func(w *world) { w.guard.Revoke(Revocation{Slot: "openai-main", MinRevision: 102, Disabled: true}) }, Disabled, FieldNone},
-		"reconfigured": {func(w *world) { _ = w.guard.Project(w.projection(4)) }, StaleGeneration, FieldProjection},
+		"reconfigured": {func(w *world) { _ = w.guard.Project(w.projection(4)); w.guard.Settle(4) }, StaleGeneration, FieldProjection},
 		"closed":       {func(w *world) { w.guard.Close() }, StaleGeneration, FieldConnection},
 		"clock lost":   {func(w *world) { w.now.Synced = false }, ClockUnsynced, FieldNone},
 		"late":         {func(w *world) { w.now = at(edgeTime + 60*second) }, Expired, FieldNone},
@@ -154,6 +154,28 @@ func TestStateChangesBetweenVerifyAndSend(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A node that takes in a configuration works by it a while before its edge knows: what is issued meanwhile names the one before,
+// and was refused twice in a row, so that each reload failed every request until the node's providers had been asked.
+func TestLeasesAcrossARefresh(t *testing.T) {
+	w := newWorld(t)
+	check(t, w.guard.Project(w.projection(4)))
+	check(t, w.guard.Project(w.projection(5)))
+	if got, err := w.redeem(w.ready(t, w.issue(t))); err != nil || got != goodValue {
+		t.Errorf("before the edge knows: %q, %v", got, err)
+	}
+	w.guard.Settle(9) // what isn't in force yet can't be settled
+	w.grant.Projection = 5
+	if got, err := w.redeem(w.ready(t, w.issue(t))); err != nil || got != goodValue {
+		t.Errorf("by the newest: %q, %v", got, err)
+	}
+	w.grant.Projection = 4
+	_, err := w.guard.Verify(w.issue(t), testBinding(), w.now)
+	wantRefusal(t, err, StaleGeneration, FieldProjection)
+	w.grant.Projection = 6
+	_, err = w.guard.Verify(w.issue(t), testBinding(), w.now)
+	wantRefusal(t, err, StaleGeneration, FieldProjection)
 }
 
 func TestProjections(t *testing.T) {

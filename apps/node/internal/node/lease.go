@@ -43,6 +43,13 @@ func (s *Session) Revoked(m *pb.CredentialRevoked) *pb.RevokeAck {
 	return &pb.RevokeAck{Epoch: m.GetEpoch(), CommittedRunIds: committed}
 }
 
+// Settled says that the Edge has confirmed that this node works by a projection: it issues leases by that one now.
+func (s *Session) Settled(projection uint64) {
+	if s.leases != nil {
+		s.leases.guard.Settle(projection)
+	}
+}
+
 // keyed is what a projection says of routes that need a key, and of how keys are shown. It is never changed.
 type keyed struct {
 	routes   map[string]*pb.RouteRef // only those that have a slot

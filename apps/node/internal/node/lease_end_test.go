@@ -156,6 +156,10 @@ func TestProjectionsAndLeases(t *testing.T) {
 	if ready := apply(3, func(*pb.NodeConfigPayload) {}); ready.GetProjection() != 3 {
 		t.Errorf("got %v", ready)
 	}
+	if got := r.Open(r.lent("r2a")).End().Collect(); got.Kinds != "ahbe" {
+		t.Errorf("before the edge has confirmed: %q %v", got.Kinds, got.Rejected)
+	}
+	r.session.Settled(3)
 	got := r.Open(r.lent("r2")).End().Collect()
 	wantReason(t, got.Rejected.GetFailure(), credentiallease.StaleGeneration, credentiallease.FieldProjection)
 	third := func(g *credentiallease.Grant) { g.Projection = 3 }

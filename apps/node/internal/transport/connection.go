@@ -371,6 +371,7 @@ func (c *connection) readyAck(ack *pb.ReadyAck) bool {
 		c.kill("ReadyAck before Ready")
 		return false
 	}
+	c.session.Settled(ack.GetProjection())
 	if !ack.GetDispatchable() {
 		return true
 	}
