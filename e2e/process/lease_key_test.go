@@ -4,7 +4,10 @@ package process
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -71,6 +74,52 @@ func TestSigningKeyIsRotated(t *testing.T) {
 	}
 	if left := k.leaseKeys("drop", third[0]); left[0] == third[0] || strings.Contains(strings.Join(left, " "), third[0]) {
 		t.Errorf("dropped, and still there: %v", left)
+	}
+	k.pays()
+}
+
+// TU-22, design §7: profiles, routes and slots change under traffic without a failed request: a node takes in a configuration before
+// its edge knows that it has, and the edge has one before its nodes do.
+func TestReloadUnderLeases(t *testing.T) {
+	key := newKey()
+	k := newKeyed(t, key, answers(func() []string { return []string{key} }))
+	k.pays()
+	end, failed := make(chan struct{}), make(chan string, 3)
+	for range cap(failed) {
+		go func() {
+			for {
+				select {
+				case <-end:
+					failed <- ""
+					return
+				default:
+				}
+				c := begin(t, k.edgeSide, k.HTTP, "beside the reloads", chat("keyed", modeJSON))
+				if <-c.done; c.status != 200 || c.err != nil {
+					failed <- c.String()
+					return
+				}
+			}
+		}()
+	}
+	file := k.Path("edge.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		next := strings.Replace(string(text), `paths: ["POST /v1/chat/completions"]`, fmt.Sprintf(`paths: ["POST /v1/chat/completions", "POST /v1/%d"]`, i), 1)
+		if err := os.WriteFile(file, []byte(next), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		k.Edge.Signal(syscall.SIGHUP)
+		said(t, k.Edge, "configuration reloaded", i+1)
+	}
+	close(end)
+	for range cap(failed) {
+		if text := <-failed; text != "" {
+			t.Errorf("beside the reloads: %s", text)
+		}
 	}
 	k.pays()
 }

@@ -16,8 +16,9 @@ func (a *attempt) rejected(m *pb.Rejected) {
 	}
 	again := m.GetNeverStarted() && (a.retryable(f) || a.again(f))
 	f.NothingSent = f.NothingSent || m.GetNeverStarted()
-	switch f.Code {
-	case execution.CodeAdapterBusy, execution.CodeStaleProjection, execution.CodeNodeDraining:
+	switch {
+	case f.Code == execution.CodeAdapterBusy, f.Code == execution.CodeStaleProjection, f.Code == execution.CodeNodeDraining,
+		again: // a fresh lease is as stale as the first until the node has taken in what it is being told
 		// The node knows something of this adapter that we don't know yet: no further open until it told us, or a
 		// second has passed, so that the queue can't spin.
 		a.settle(a.grant.RejectedBusy)
