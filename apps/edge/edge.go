@@ -381,6 +381,7 @@ func (g *graph) handOver(kill <-chan struct{}) {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = g.callers.Shutdown(now) // closes listener and idle connections, and waits for nothing
+	g.log.Info().Msg("the callers' socket is handed over")
 	select {
 	case <-time.After(handOverWait):
 	case <-kill:
