@@ -91,7 +91,9 @@ func TestChangeDoesNotWaitForTheGone(t *testing.T) {
 		r := opened(t)
 		first, _ := recipient(t, "gpu-1", 1)
 		second, _ := recipient(t, "gpu-1", 2)
-		r.lend(first, "first").Lost()
+		lost := r.lend(first, "first")
+		lost.Lost()
+		lost.Close() // nobody knows whether the provider still works on it
 		r.store.Gone("gpu-1", 1)
 		r.lend(second, "second")
 		begun := time.Now()
@@ -122,6 +124,17 @@ func TestChangeAgain(t *testing.T) {
 	check(t, err)
 	if two := <-r.told; again.Revision != first.Revision || two.MinRevision != one.MinRevision || two.Epoch <= one.Epoch {
 		t.Errorf("%+v then %+v", one, two)
+	}
+}
+
+// Enabling what is active takes nothing back, so that nobody has anything to say to it.
+func TestEnableWhatIsActive(t *testing.T) {
+	r := opened(t)
+	to, _ := recipient(t, "gpu-1", 1)
+	l := r.lend(to, "run")
+	c, err := r.store.Enable(t.Context(), "main")
+	if err != nil || len(c.Running) != 0 || len(c.Unanswered) != 0 || c.State != StateActive || !l.Current() {
+		t.Errorf("%+v, %v", c, err)
 	}
 }
 
