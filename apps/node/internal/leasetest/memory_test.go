@@ -24,9 +24,6 @@ import (
 // another one between two writes; the shielded build erases it then.
 func oneProcessor(t *testing.T) {
 	t.Helper()
-	if raceEnabled {
-		t.Skip("the race detector makes crypto/tls lose its buffers")
-	}
 	if !credentiallease.Shielded {
 		before := runtime.GOMAXPROCS(1)
 		t.Cleanup(func() { runtime.GOMAXPROCS(before) })
