@@ -71,7 +71,7 @@ func (c *caller) call(inside *edge.Inside) {
 		out = c.tunnel(inside)
 	} else {
 		out = inside.Execute(c.ctx, &edge.RunSpec{
-			RunID: j.id, Principal: j.principal, Adapter: j.adapter, Target: target, Background: j.kind == background, Deadline: j.deadline,
+			RunID: j.id, Principal: j.principal, Adapter: j.adapter, Node: j.node, Target: target, Background: j.kind == background, Deadline: j.deadline,
 			Input: &execution.Request{Messages: []execution.Message{{Role: execution.RoleUser, Parts: []execution.Part{{Text: j.id}}}}},
 		}, c)
 	}

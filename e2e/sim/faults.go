@@ -11,6 +11,7 @@ type window struct {
 	a, b        string
 	from, until time.Duration
 	dead        bool // nothing went either way, or one way
+	cut         bool // the edge saw it end
 }
 
 // fault notes that something happened to the way between two hosts now.
@@ -84,6 +85,7 @@ func (w *world) planCrash(at time.Duration, d dice, n *nodeHost) {
 // planTwin starts a second process with the token of a node, for a while.
 func (w *world) planTwin(at time.Duration, d dice, n *nodeHost) {
 	twin := newNodeHost(w, n.id, "twin-of-"+n.host+"-"+at.String())
+	w.twins[n.id] = true
 	w.at(at, "", func() { w.disturb(n.host); twin.start() })
 	w.at(at+d.between(time.Second, 15*time.Second), "", func() {
 		w.disturb(n.host)
@@ -144,7 +146,9 @@ func (w *world) await(done <-chan struct{}, do func()) {
 func (w *world) cutWire(e *edgeHost, n *nodeHost, side int) {
 	for _, wire := range w.net.between(n.host, e.host) {
 		w.tell(wire.name, "is cut, side %d", side)
-		w.fault(n.host, e.host)
+		w.mu.Lock()
+		w.faulty = append(w.faulty, window{a: n.host, b: e.host, from: w.now(), until: w.now(), cut: side != 0})
+		w.mu.Unlock()
 		if side >= 0 {
 			w.hold(n.host, e.host)
 		}

@@ -38,6 +38,7 @@ type job struct {
 	at        time.Duration
 	model     string // of a tunnel
 	adapter   string // of a run
+	node      string // of a run that asks for one
 	principal string
 	request   int // bytes of a tunnel's body
 
@@ -92,9 +93,11 @@ func (j *job) answer() int {
 
 const failedBody = `{"error":"the provider failed"}`
 
+func jobName(n int) string { return fmt.Sprintf("job-%02d", n) }
+
 // drawJob draws the job of a number.
 func (w *world) drawJob(n int) *job {
-	id := fmt.Sprintf("job-%02d", n)
+	id := jobName(n)
 	d := newDice(w.seed, "job", id)
 	j := &job{
 		id: id, edge: d.IntN(len(w.edges)), at: d.between(time.Second, w.span), principal: pick(d, principals...),

@@ -125,6 +125,7 @@ func (w *world) judgeEdge(number, life int, all []edge.Event, generations map[st
 				w.breach("I10", "%s refused %s without a reason", host, ev.NodeID)
 			}
 		case "run_ended":
+			w.codes[ev.RunID] = ev.Code
 			if ended[ev.RunID]++; ended[ev.RunID] > 1 {
 				w.breach("I1", "%s ended %s %d times", host, ev.RunID, ended[ev.RunID])
 			}
@@ -158,6 +159,7 @@ func (w *world) judgeCaller(c *caller) {
 		if j.kind != background && !c.orphan {
 			w.breach("I1", "%s has no outcome", j.id)
 		}
+		w.judgeLeft(c)
 		return
 	}
 	want := j.answer()
@@ -182,6 +184,16 @@ func (w *world) judgeCaller(c *caller) {
 	w.judgeEnd(c)
 }
 
+// judgeLeft looks at a background run that nobody follows any more.
+func (w *world) judgeLeft(c *caller) {
+	j, code := c.job, w.codes[c.job.id]
+	if c.orphan || j.kind != background || j.mode != good || j.cancel > 0 || j.deadline > 0 || c.placed == 0 || w.points.has(j.id) ||
+		code == "ok" || w.unsound(c.began, w.now(), c.node, j.edge) || w.shared(c.node) {
+		return
+	}
+	w.breach("I8", "%s ended with %s without its caller though nothing was wrong on its way", j.id, code)
+}
+
 // judgeEnd looks at when and why a caller's run ended.
 func (w *world) judgeEnd(c *caller) {
 	j, out := c.job, c.outcome
@@ -194,13 +206,38 @@ func (w *world) judgeEnd(c *caller) {
 	if j.plain() && !out.OK() && out.Attempts > 0 && !w.unsound(c.began, c.done, out.NodeID, j.edge) {
 		w.breach("I8", "%s ended with %v %v though nothing was wrong on its way", j.id, out.Code(), out.Failure)
 	}
-	if !j.prompt() || c.placed == 0 || j.kind == background {
+	w.judgeTime(c)
+}
+
+// judgeTime holds the promises about how long a caller waits for an end that is due.
+func (w *world) judgeTime(c *caller) {
+	j, host := c.job, w.edges[c.job.edge].host
+	due := func(at, limit time.Duration, why string) {
+		if c.done > at+limit {
+			w.breach("I1", "%s had its end %v after %s at %v", j.id, c.done-at, why, at)
+		}
+	}
+	if j.leave > 0 && c.done > c.began+j.leave {
+		due(c.began+j.leave, time.Second, "its caller left")
+	}
+	if !j.prompt() || j.kind == background {
 		return
 	}
+	if j.deadline > 0 {
+		due(c.began+j.deadline, time.Second, "its beginning and its deadline")
+	}
+	for _, x := range w.cancels {
+		if x.job == j.id && x.result == 1 {
+			due(x.at, time.Second, "it was cancelled")
+		}
+	}
 	for _, f := range w.faulty {
-		if f.dead && f.a == out.NodeID && f.b == w.edges[j.edge].host && f.from > c.placed &&
-			f.until-f.from > deadLimit && c.done > f.from+deadLimit {
-			w.breach("I1", "%s had no end %v after its link went silent at %v", j.id, c.done-f.from, f.from)
+		switch {
+		case c.placed == 0 || f.a != c.outcome.NodeID || f.b != host || f.from <= c.placed || f.from >= c.done || w.twins[f.a]:
+		case f.dead && f.until-f.from > deadLimit:
+			due(f.from, deadLimit, "its link went silent")
+		case f.cut:
+			due(f.from, 1500*time.Millisecond, "its link was cut")
 		}
 	}
 }
@@ -261,6 +298,9 @@ func (w *world) judgeCalls() {
 		limit := 5 * time.Second
 		if w.unsound(c.done, c.done+limit, call.node, call.job.edge) || c.orphan {
 			limit = 52 * time.Second
+		}
+		if call.began > c.done+limit {
+			w.breach("I11", "%s began at its provider %v after its end", call.job.id, call.began-c.done)
 		}
 		if over > c.done+limit {
 			w.breach("I11", "%s was left running at its provider for %v after its end", call.job.id, over-c.done)

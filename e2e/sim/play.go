@@ -89,8 +89,8 @@ func Play(seed uint64, dir string, log zerolog.Logger) *Report {
 // ordered are the jobs by their names.
 func (w *world) ordered() []*job {
 	var list []*job
-	for n := range len(w.jobs) {
-		list = append(list, w.jobs[fmt.Sprintf("job-%02d", n)])
+	for n := 0; w.jobs[jobName(n)] != nil; n++ {
+		list = append(list, w.jobs[jobName(n)])
 	}
 	return list
 }
@@ -109,15 +109,17 @@ func (w *world) live(s step) {
 
 // How long the end may take, with everything healed.
 const (
-	calmLimit  = 12 * time.Minute
-	placeLimit = 2 * time.Minute
-	stopLimit  = 2 * time.Minute
-	restTime   = time.Minute // what drivers and the multiplexer's timers still need
+	calmLimit   = 12 * time.Minute
+	placeLimit  = 2 * time.Minute
+	returnLimit = 6 * time.Minute // a refusal for good is tried again after five
+	stopLimit   = 2 * time.Minute
+	restTime    = time.Minute // what drivers and the multiplexer's timers still need
 )
 
 // settle heals everything and waits until nobody asks for anything and nothing runs.
 func (w *world) settle() {
 	w.tell("=", "everything is healed")
+	w.points.over.Store(true)
 	w.net.heal()
 	for _, e := range w.edges {
 		if e.inside == nil {
@@ -143,7 +145,60 @@ func (w *world) settle() {
 	}
 	if !w.until(placeLimit, w.idle) {
 		w.breach("I3", "%v after the last end: %s", placeLimit, w.occupied())
+		return
 	}
+	if !w.until(returnLimit, func() bool { return w.missing() == "" }) {
+		w.breach("end", "%v after everything was healed: %s", returnLimit, w.missing())
+		return
+	}
+	w.lastRound()
+}
+
+// lastRound asks each node by each edge for something, when nothing is wrong any more.
+func (w *world) lastRound() {
+	w.tell("=", "the last round")
+	var last []*caller
+	for i := range w.edges {
+		for _, n := range w.nodes {
+			j := w.jobs[lastJob(i, n.id)]
+			w.start(j)
+			last = append(last, w.callers[len(w.callers)-1])
+		}
+	}
+	w.until(placeLimit, func() bool { return w.quiet() && w.idle() })
+	for _, c := range last {
+		if !c.finished.Load() || c.outcome == nil || !c.outcome.OK() && !w.tripped(c) {
+			w.breach("I3", "%s didn't end well though everything was healed", c.job.id)
+		}
+	}
+}
+
+// tripped reports whether an adapter is taken out because its provider failed again and again.
+func (w *world) tripped(c *caller) bool {
+	for _, p := range w.edges[c.job.edge].inside.Places().Places {
+		if p.Node == c.job.node && p.Broken != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func lastJob(edge int, node string) string { return fmt.Sprintf("last-edge%d-%s", edge, node) }
+
+// missing names a node that isn't ready.
+func (w *world) missing() string {
+	for _, e := range w.edges {
+		ready := map[string]bool{}
+		for _, p := range e.inside.Places().Places {
+			ready[p.Node] = ready[p.Node] || p.Candidate
+		}
+		for _, n := range w.nodes {
+			if !ready[n.id] {
+				return n.id + " isn't ready at " + e.host
+			}
+		}
+	}
+	return ""
 }
 
 // until looks each second until ok.

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"iop/packages/go/faultpoint"
@@ -16,6 +17,8 @@ type points struct {
 	waits int // so many of a thousand
 	kills int
 	panic int
+
+	over atomic.Bool // nothing happens any more
 
 	mu      sync.Mutex
 	seen    map[string]int
@@ -38,7 +41,7 @@ func (p *points) of(host string) *faultpoint.Hooks {
 }
 
 func (p *points) hit(host string, at faultpoint.Point, id string) {
-	if p.waits+p.kills+p.panic == 0 {
+	if p.waits+p.kills+p.panic == 0 || p.over.Load() {
 		return
 	}
 	key := host + " " + string(at) + " " + id

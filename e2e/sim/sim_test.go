@@ -29,6 +29,7 @@ var (
 	logs    = flag.Bool("sim.log", false, "with -sim.seed: print the programs' logs, too")
 	seeds   = flag.Int("sim.seeds", 0, "how many fresh seeds; 0 = 1,000, or fewer where they are slow")
 	from    = flag.Uint64("sim.from", 0, "the first of them; 0 = drawn")
+	tally   = flag.Bool("sim.tally", false, "of a worker: tell how much happened in each seed")
 	count   = flag.Int("sim.count", 0, "of a worker: how many")
 )
 
@@ -189,6 +190,9 @@ func TestWorker(t *testing.T) {
 	for i := range *count {
 		r := play(t, *from+uint64(i), dir, zerolog.Nop())
 		fmt.Fprintf(out, "played %d %s %s\n", r.Seed, r.Hash, strings.Join(r.Breaches, "; "))
+		if *tally {
+			fmt.Fprintln(out, r.Stats)
+		}
 		out.Flush()
 	}
 }

@@ -32,6 +32,8 @@ type world struct {
 	points    *points
 	steps     steps
 	faulty    []window
+	twins     map[string]bool   // nodes whose token somebody else has for a while
+	codes     map[string]string // how the edges say that runs ended
 	callers   []*caller
 	working   sync.WaitGroup // callers
 	living    sync.WaitGroup // programs
@@ -59,11 +61,12 @@ var principals = []string{"p0", "p1", "p2"}
 
 // newWorld draws who there is. Nothing runs yet.
 func newWorld(seed uint64, dir string, log zerolog.Logger) *world {
-	w := &world{history: newHistory(), seed: seed, dir: dir, log: log, jobs: map[string]*job{}}
+	w := &world{history: newHistory(), seed: seed, dir: dir, log: log, jobs: map[string]*job{},
+		twins: map[string]bool{}, codes: map[string]string{}}
 	d := newDice(seed, "world")
 	w.net = newNetwork(seed, w.tell)
 	w.providers = newProviders(w)
-	w.span = d.between(20*time.Second, 100*time.Second)
+	w.span = pick(d, d.between(3*time.Second, 15*time.Second), d.between(10*time.Second, 40*time.Second), d.between(30*time.Second, 100*time.Second))
 	edges := 1
 	if d.chance(20) {
 		edges = 2
@@ -78,9 +81,15 @@ func newWorld(seed uint64, dir string, log zerolog.Logger) *world {
 	for _, e := range w.edges {
 		e.plan = drawPlan(newDice(seed, "config", e.host), nodes)
 	}
-	for n := range d.among(4, 24) {
+	for n := range d.among(4, 28) {
 		j := w.drawJob(n)
 		w.jobs[j.id] = j
+	}
+	for i := range w.edges {
+		for _, n := range w.nodes {
+			id := lastJob(i, n.id)
+			w.jobs[id] = &job{id: id, kind: run, edge: i, adapter: "a", node: n.id, principal: principals[0], mode: good, pieces: 2, size: 100}
+		}
 	}
 	w.points = newPoints(w)
 	return w
