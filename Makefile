@@ -55,6 +55,15 @@ model: ## check the model of admission with spin
 test-race: ## the same under the race detector
 	$(GO) test -race -count=1 ./...
 
+# A seed is replayed with its history; more than one make the first that finds something known.
+.PHONY: sim
+sim: ## simulation on fake time: SEED=n replays one with its history (LOGS=1: and the logs), SEEDS=50000 plays that many fresh ones (1000)
+ifdef SEED
+	$(GO) test -count=1 -timeout 0 -v -run '^TestReplay$$' ./e2e/sim -sim.seed=$(SEED) $(if $(LOGS),-sim.log)
+else
+	$(GO) test -count=1 -timeout 0 -v -run '^TestSimulation$$' ./e2e/sim -sim.seeds=$(or $(SEEDS),1000) $(if $(FROM),-sim.from=$(FROM))
+endif
+
 .PHONY: test-long
 test-long: ## the cases that need real minutes
 	IOP_LONG=1 $(GO) test -count=1 -timeout 60m -run 'Long' ./...
