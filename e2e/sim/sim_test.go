@@ -29,6 +29,7 @@ var (
 	logs    = flag.Bool("sim.log", false, "with -sim.seed: print the programs' logs, too")
 	seeds   = flag.Int("sim.seeds", 0, "how many fresh seeds; 0 = 1,000, or fewer where they are slow")
 	from    = flag.Uint64("sim.from", 0, "the first of them; 0 = drawn")
+	first   = flag.Bool("sim.first", false, "of a worker: stop at the first seed that finds something")
 	tally   = flag.Bool("sim.tally", false, "of a worker: tell how much happened in each seed")
 	count   = flag.Int("sim.count", 0, "of a worker: how many")
 )
@@ -53,18 +54,18 @@ func TestSimulation(t *testing.T) {
 	default:
 		n = fresh
 	}
-	first := *from
-	if first == 0 {
-		first = drawn()
+	begin := *from
+	if begin == 0 {
+		begin = drawn()
 	}
 	var chunks []span
 	for _, seed := range known(t) {
 		chunks = append(chunks, span{seed, 1})
 	}
 	for i := 0; i < n; i += chunk {
-		chunks = append(chunks, span{first + uint64(i), min(chunk, n-i)})
+		chunks = append(chunks, span{begin + uint64(i), min(chunk, n-i)})
 	}
-	t.Logf("%d fresh seeds from %d", n, first)
+	t.Logf("%d fresh seeds from %d", n, begin)
 	began := time.Now()
 	results := work(t, chunks)
 	t.Logf("%d seeds in %v, by %d workers", len(results), time.Since(began).Round(time.Millisecond), runtime.NumCPU())
@@ -190,6 +191,9 @@ func TestWorker(t *testing.T) {
 	for i := range *count {
 		r := play(t, *from+uint64(i), dir, zerolog.Nop())
 		fmt.Fprintf(out, "played %d %s %s\n", r.Seed, r.Hash, strings.Join(r.Breaches, "; "))
+		if *first && len(r.Breaches) > 0 {
+			return
+		}
 		if *tally {
 			fmt.Fprintln(out, r.Stats)
 		}
