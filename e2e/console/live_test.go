@@ -2,10 +2,15 @@ package console
 
 import (
 	"context"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp/kb"
+
+	"iop/e2e/procs"
 )
 
 // Two real nodes under load: what runs, what waits and what has ended is shown; then one of them stops, and comes back.
@@ -133,4 +138,47 @@ func TestCancelTooLate(t *testing.T) {
 	p.text("#cancel-error", "no such run")
 	p.keys(kb.Escape)
 	p.until("!document.getElementById('cancel').open && document.activeElement.closest('#live-table .act')")
+}
+
+// A real slot is shown with its state and revision, a change of it as soon as it happens, and its key nowhere.
+func TestSlot(t *testing.T) {
+	const key = "sk-provider-S3CR3T-0123456789abcdef"
+	file := filepath.Join(t.TempDir(), "provider.key")
+	if err := os.WriteFile(file, []byte(key), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	site, err := procs.StartSite(context.Background(), procs.SiteConfig{Bin: the.bin, Managed: "1h",
+		Adapters: `[{name: hosted, kind: openai, base_url: "https://127.0.0.1:1"}]`,
+		Routes:   `[{model: large, adapter: hosted, target: m, slot: hosted-main}]`,
+		Edge: `profiles: [{id: hosted, origin: "https://127.0.0.1:1", paths: ["POST /v1/chat/completions"], header: Authorization}]
+slots: [{id: hosted-main, source: "file:` + file + `", profile: hosted, nodes: [` + firstNode + `]}]`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := site.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	address := "http://" + site.Admin
+	p := newTab(t, address)
+	p.text("#slots-table", "hosted-main")
+	p.text("#slots-table", "active")
+	p.text("#slots-table", firstNode)
+	p.text("#slots-table", "large")
+	p.examine("slot")
+	response, err := http.Post(address+"/admin/v1/slots/hosted-main/disable", "application/json", nil)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatal(response, err)
+	}
+	response.Body.Close()
+	p.text("#slots-table", "disabled")
+	for _, path := range []string{"snapshot", "slots", "events?last=100"} {
+		if js[bool](p, "new Promise(async (done) => { const r = (await fetch('../admin/v1/%s')).body.getReader(); done(new TextDecoder().decode((await r.read()).value).includes('S3CR3T')) })", path) {
+			t.Errorf("%s shows the key", path)
+		}
+	}
+	if js[bool](p, "document.documentElement.outerHTML.includes('S3CR3T')") {
+		t.Error("the page shows the key")
+	}
 }
