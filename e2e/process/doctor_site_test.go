@@ -60,7 +60,7 @@ func TestDoctorOfAnEdgeNamesFaults(t *testing.T) {
 	// A second file for the same port: its edge couldn't start.
 	write(t, d.Dir, "second.yaml", fmt.Sprintf("listen: {nodes: %q, http: %q, admin: %q}\nstate_dir: ./second\n", d.Nodes, freePort(t), freePort(t)))
 	e = diagnose(t, d.Dir, nil, "iop-edge", "-c", "second.yaml")
-	e.names("listen.nodes", fail, "taken by another program", "ss -ltnp")
+	e.names("listen.nodes", fail, "is taken", "ss -ltnp")
 	e.fails("listen.nodes")
 
 	// An admin listener for strangers needs keys.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"iop/packages/go/config"
@@ -134,36 +135,42 @@ func (x *examination) listener(ctx context.Context, key, addr string) doctor.Fin
 	if port == "0" {
 		return doctor.Skip(key, "name a port, so that others find it again", "%s takes a free port at each start", addr)
 	}
-	taken := answers(ctx, dialable(addr))
-	switch running := x.state.Load() != nil; {
-	case taken && running:
-		return doctor.Well(key, "%s is held by the running Edge", addr)
-	case running:
+	if x.state.Load() != nil {
+		if answers(ctx, dialable(addr)) {
+			return doctor.Well(key, "%s is held by the running Edge", addr)
+		}
 		return doctor.Failed(key, "restart the Edge: it takes its addresses when it starts; or look at firewalls on this machine", "an Edge runs, and nothing answers at %s", addr)
-	case taken && x.hangs.Load():
-		return doctor.Skip(key, "", "%s is held, and it seems by the Edge that doesn't answer", addr)
-	case taken && x.cfg.Listen.Admin == "":
-		return doctor.Skip(key, "set listen.admin to have doctor look at the running Edge, too", "something answers at %s; whether it is an Edge can't be told without listen.admin", addr)
-	case taken:
-		return doctor.Failed(key, "stop it (ss -ltnp shows what it is), or choose another address for "+key,
-			"%s is taken by another program, and no Edge answers at listen.admin: this Edge couldn't start", addr)
 	}
-	return free(key, addr)
+	taken, f := free(key, addr)
+	switch {
+	case !taken:
+		return f
+	case x.hangs.Load():
+		return doctor.Skip(key, "", "%s is held, and it seems by the Edge that doesn't answer", addr)
+	case x.cfg.Listen.Admin == "":
+		return doctor.Skip(key, "set listen.admin to have doctor look at the running Edge, too", "%s is held; whether by an Edge can't be told without listen.admin", addr)
+	}
+	return f
 }
 
-// free finds out by taking an address for a moment whether the Edge could.
-func free(key, addr string) doctor.Finding {
+// free finds out by taking an address for a moment whether the Edge could. It doesn't connect: a service manager that
+// holds the address for an Edge which doesn't run would start it.
+func free(key, addr string) (taken bool, f doctor.Finding) {
 	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) {
-			err = op.Err
-		}
-		return doctor.Failed(key, "name an address of this machine; a port below 1024 needs a right (systemd: AmbientCapabilities=CAP_NET_BIND_SERVICE)",
-			"%s can't be listened on: %v", addr, err)
+	switch {
+	case err == nil:
+		l.Close()
+		return false, doctor.Well(key, "%s is free, no Edge runs", addr)
+	case errors.Is(err, syscall.EADDRINUSE):
+		return true, doctor.Failed(key, "stop what holds it (ss -ltnp shows it), or choose another address for "+key+"; systemd may hold it for the Edge on purpose (a .socket unit)",
+			"%s is taken, and no Edge answers at listen.admin: started by hand, this Edge couldn't have it", addr)
 	}
-	l.Close()
-	return doctor.Well(key, "%s is free, no Edge runs", addr)
+	var op *net.OpError
+	if errors.As(err, &op) {
+		err = op.Err
+	}
+	return false, doctor.Failed(key, "name an address of this machine; a port below 1024 needs a right (systemd: AmbientCapabilities=CAP_NET_BIND_SERVICE)",
+		"%s can't be listened on: %v", addr, err)
 }
 
 // dialable is the address to dial for one to listen on: all addresses are reached by loopback.

@@ -203,7 +203,7 @@ func TestListenerFaults(t *testing.T) {
 	taken := other.Listener.Addr().String()
 	e := none(t)
 	e.http = taken
-	want(t, examine(t, diagnose.Options{File: e.file(t, oneNode+allModel)}), "listen.http", doctor.Fail, "another program", "ss -ltnp")
+	want(t, examine(t, diagnose.Options{File: e.file(t, oneNode+allModel)}), "listen.http", doctor.Fail, "is taken", "ss -ltnp")
 	e = none(t)
 	e.admin = taken
 	want(t, examine(t, diagnose.Options{File: e.file(t, oneNode+allModel)}), "admin", doctor.Fail, "something else than an Edge")

@@ -76,11 +76,11 @@ func (x *examination) admin(ctx context.Context) []doctor.Finding {
 	case listen == "" || port == "0":
 		return []doctor.Finding{doctor.Skip(check, "set listen.admin to an address like 127.0.0.1:8081 to have doctor look at the running Edge, too",
 			"whether an Edge runs here isn't known: listen.admin names no port")}
-	case !answers(ctx, dialable(listen)):
-		f := free("listen.admin", listen)
-		if f.Level == doctor.OK {
-			f = doctor.Skip(check, "", "no Edge runs here: nothing answers at listen.admin (%s)", listen)
-		}
+	}
+	switch taken, f := free("listen.admin", listen); {
+	case f.Level == doctor.OK:
+		return []doctor.Finding{doctor.Skip(check, "", "no Edge runs here: nothing listens at listen.admin (%s)", listen)}
+	case !taken:
 		return []doctor.Finding{f}
 	}
 	body, f := x.ask(ctx, "/readyz")
