@@ -53,6 +53,9 @@ func ParseBase(raw string) (Base, error) {
 		}
 	}
 	b.Addr = net.JoinHostPort(b.Name, port)
+	if _, _, err := net.SplitHostPort(b.Addr); err != nil { // url.Parse takes brackets anywhere
+		return Base{}, errors.New("the host isn't one; use the form http://HOST:PORT")
+	}
 	return b, nil
 }
 
