@@ -184,6 +184,16 @@ func (w *world) judgeCaller(c *caller) {
 	w.judgeEnd(c)
 }
 
+// runs reports whether a node had a job at its provider at that time.
+func (w *world) runs(id, node string, at time.Duration) bool {
+	for _, call := range w.providers.calls {
+		if call.job.id == id && call.node == node && call.began < at && call.ended > at {
+			return true
+		}
+	}
+	return false
+}
+
 // judgeLeft looks at a background run that nobody follows any more.
 func (w *world) judgeLeft(c *caller) {
 	j, code := c.job, w.codes[c.job.id]
@@ -233,7 +243,7 @@ func (w *world) judgeTime(c *caller) {
 	}
 	for _, f := range w.faulty {
 		switch {
-		case c.placed == 0 || f.a != c.outcome.NodeID || f.b != host || f.from <= c.placed || f.from >= c.done || w.twins[f.a]:
+		case f.b != host || f.from >= c.done || w.twins[f.a] || !w.runs(j.id, f.a, f.from):
 		case f.dead && f.until-f.from > deadLimit:
 			due(f.from, deadLimit, "its link went silent")
 		case f.cut:

@@ -151,7 +151,18 @@ func (w *world) settle() {
 		w.breach("end", "%v after everything was healed: %s", returnLimit, w.missing())
 		return
 	}
+	w.until(returnLimit, func() bool { return w.now() > w.soundFrom() })
 	w.lastRound()
+}
+
+// soundFrom is when every connection that went silent is known to be over.
+func (w *world) soundFrom() (at time.Duration) {
+	for _, f := range w.faulty {
+		if f.dead {
+			at = max(at, f.until)
+		}
+	}
+	return at
 }
 
 // lastRound asks each node by each edge for something, when nothing is wrong any more.

@@ -290,6 +290,11 @@ func (n *nodeHost) crash(silent bool) {
 	}
 	n.ending, n.crashed = true, true
 	n.w.tell(n.host, "crashes, silent %v", silent)
+	for _, e := range n.w.edges {
+		if silent {
+			n.w.hold(n.id, e.host)
+		}
+	}
 	n.w.net.unplug(n.host, silent)
 	close(n.kill)
 	n.cancel()
