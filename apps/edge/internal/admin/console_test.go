@@ -190,7 +190,7 @@ func TestSnapshot(t *testing.T) {
 // protocol.md 7: what deserves attention is said, and nothing is said when nothing does.
 func TestWarnings(t *testing.T) {
 	since := time.Now()
-	good := node.NodeView{ID: "good", State: node.StateReady, Version: "test", Since: &since}
+	good := node.NodeView{ID: "good", State: node.StateReady, Version: "test", Since: &since, Adapters: []node.AdapterView{{Available: true}}}
 	for _, c := range []struct {
 		name  string
 		node  node.NodeView
@@ -217,11 +217,14 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("%s: %q", c.name, v.Warnings)
 		}
 	}
-	g := newRig(t, here)
-	good.Drained = true
-	g.nodes = []node.NodeView{good}
-	if _, body := g.ask("GET", "/admin/v1/snapshot", here); !strings.Contains(body, "no node takes work") {
-		t.Errorf("%s", body)
+	idle, drained := good, good
+	idle.Adapters, drained.Drained = []node.AdapterView{{Reason: "connection refused"}}, true
+	for _, n := range []node.NodeView{idle, drained} {
+		g := newRig(t, here)
+		g.nodes = []node.NodeView{n}
+		if _, body := g.ask("GET", "/admin/v1/snapshot", here); !strings.Contains(body, "no adapter of any node takes work") {
+			t.Errorf("%s", body)
+		}
 	}
 }
 

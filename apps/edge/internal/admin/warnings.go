@@ -23,12 +23,12 @@ func (h *handler) warnings(nodes []node.NodeView, q *queueView) []string {
 			add("the node %s is connected and doesn't answer what is sent to it", n.ID)
 		case n.State == node.StateNotReady:
 			add("the node %s is connected and doesn't say that it can work", n.ID)
-		case n.State == node.StateReady && !n.Drained:
+		case n.State == node.StateReady && !n.Drained && slices.ContainsFunc(n.Adapters, func(a node.AdapterView) bool { return a.Available }):
 			ready++
 		}
 	}
 	if ready == 0 {
-		add("no node takes work; callers wait for one, as their routes say")
+		add("no adapter of any node takes work; callers wait for one, as their routes say")
 	}
 	for i := range q.Places {
 		p := &q.Places[i]

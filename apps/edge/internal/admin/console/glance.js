@@ -12,7 +12,7 @@ export function renderGlance(view) {
   const failed = ended.runs.filter((r) => !['ok', 'cancelled', 'client_gone'].includes(r.code)).length;
   keyed(byId('glance'), [
     { name: 'Nodes ready', value: `${ready} of ${wanted}`, tone: wanted === 0 ? 'off' : ready < wanted ? 'bad' : 'good' },
-    { name: 'Places taken', value: `${inFlight} of ${capacity}`, tone: capacity > 0 && inFlight >= capacity ? 'wait' : 'off' },
+    { name: 'Places taken', value: `${inFlight} of ${capacity}`, tone: capacity === 0 && wanted > 0 ? 'bad' : capacity > 0 && inFlight >= capacity ? 'wait' : 'off' },
     { name: 'Waiting', value: String(queue.queued), tone: queue.queued > 0 ? 'wait' : 'off' },
     { name: 'Live', value: String(live.total), tone: 'off' },
     { name: `Failed of the last ${ended.runs.length}`, value: String(failed), tone: failed > 0 ? 'bad' : 'off' },

@@ -3,7 +3,7 @@
 import { byId, el, keyed, setAttr, setText, show } from './dom.js';
 import { age, plural } from './format.js';
 import { setChip } from './table.js';
-import { nodeTone, words } from './words.js';
+import { cardTone, nodeTone, words } from './words.js';
 
 const mostNodes = 100;
 const fewModels = 4;
@@ -35,7 +35,7 @@ function makeCard(n) {
 
 function updateCard(card, n, view, places, mixed) {
   const [head, reason, facts, adapters] = card.children;
-  setAttr(card, 'data-tone', nodeTone(n));
+  setAttr(card, 'data-tone', cardTone(n));
   setChip(head.children[1], n.drained ? `${words(n.state)}, drained` : words(n.state), nodeTone(n));
   const why = n.drained && !n.reason ? 'An operator keeps new work from it.' : n.reason;
   setText(reason, why);

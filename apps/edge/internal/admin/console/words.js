@@ -12,6 +12,8 @@ const eventTones = {
 
 export const words = (name) => String(name).replaceAll('_', ' ');
 export const nodeTone = (node) => (node.drained && node.state === 'ready' ? 'wait' : nodeTones[node.state] ?? 'off');
+// cardTone is nodeTone, and that of its worst adapter.
+export const cardTone = (node) => (nodeTone(node) === 'good' && node.adapters.some((a) => !a.available) ? 'bad' : nodeTone(node));
 export const runTone = (state) => runTones[state] ?? 'off';
 export const codeTone = (code) => (code === 'ok' ? 'good' : ownWish.includes(code) ? 'off' : 'bad');
 
