@@ -162,12 +162,6 @@ func (n *network) heal() {
 	}
 }
 
-func (n *network) isDeaf(from, to string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.deaf[path{from, to}]
-}
-
 // all are the wires that aren't over, in the order of their dials.
 func (n *network) all() []*wire {
 	n.mu.Lock()
