@@ -7,12 +7,12 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"iop/apps/node/internal/diagnose"
 	"iop/packages/go/doctor"
-	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
@@ -175,11 +175,18 @@ func without(all []doctor.Finding, level doctor.Level, check string) (rest []doc
 	return rest
 }
 
-// A node that hangs isn't one that doesn't run.
+// A node that hangs isn't one that doesn't run: nobody else is suspected of having its token.
 func TestHungNode(t *testing.T) {
 	hung := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer hung.Close()
-	edge := fakeEdge(t, plain, accepts())
-	all := examineWithin(t, diagnose.Options{File: configured(t, edge, fmt.Sprintf("admin: {listen: %q}\n", hung.Listener.Addr()))}, patience.Limit)
+	live := func(r *pb.RegisterResponse) { r.ConnectionGeneration = 7 }
+	edge := fakeEdge(t, plain, accepts(live))
+	all := examine(t, diagnose.Options{File: configured(t, edge, fmt.Sprintf("admin: {listen: %q}\n", hung.Listener.Addr()))})
 	want(t, all, "node", doctor.Fail, "doesn't answer", "hangs")
+	if slices.ContainsFunc(all, func(f doctor.Finding) bool { return f.Check == "link "+edge }) {
+		t.Errorf("another machine is suspected: %+v", all)
+	}
+	// And where nothing listens, somebody else has the node's connection.
+	all = examine(t, diagnose.Options{File: configured(t, edge, "admin: {listen: '127.0.0.1:1'}\n")})
+	want(t, all, "link "+edge, doctor.Warning, "no node was found here", "same token")
 }
