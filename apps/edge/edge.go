@@ -4,6 +4,7 @@ package edge
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -105,6 +106,7 @@ type graph struct {
 	usage     *usage.Ledger     // nil = none is kept
 	events    *events.Bus
 	callers   *http.Server
+	shown     *x509.Certificate // to callers; nil = plain HTTP
 	admin     *http.Server // nil = off
 	bind      func(name, addr string) (net.Listener, error)
 	listen    listeners
@@ -189,6 +191,7 @@ func build(cfg *config.Edge, generations *node.Generations, ledger *usage.Ledger
 		if g.callers.TLSConfig, err = httpapi.LoadTLS(files.Cert, files.Key); err != nil {
 			return nil, err
 		}
+		g.shown = g.callers.TLSConfig.Certificates[0].Leaf // the server's configuration is its own from here on
 	}
 	if cfg.Listen.Admin != "" {
 		g.admin = admin.NewServer(admin.New(admin.Config{

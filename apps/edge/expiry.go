@@ -17,9 +17,8 @@ func (g *graph) certificates() map[string]identity.Validity {
 		m := g.identity.Current()
 		all["edge"], all["ca"] = m.Own(), m.Trust()
 	}
-	if c := g.callers.TLSConfig; c != nil && len(c.Certificates) > 0 && c.Certificates[0].Leaf != nil {
-		leaf := c.Certificates[0].Leaf
-		all["http"] = identity.Validity{Begins: leaf.NotBefore, Ends: leaf.NotAfter}
+	if g.shown != nil {
+		all["http"] = identity.Validity{Begins: g.shown.NotBefore, Ends: g.shown.NotAfter}
 	}
 	return all
 }
