@@ -193,6 +193,7 @@ func (w *world) setDrained(e *edgeHost, n *nodeHost, on bool) {
 
 func (w *world) reload(e *edgeHost, d dice) {
 	what := e.plan.change(d)
+	w.reloaded = true
 	if !e.up() {
 		return
 	}

@@ -19,7 +19,7 @@ func (w *world) look() {
 		held := map[string]int{} // by node, generation, adapter
 		for _, p := range places.Places {
 			held[placeKey(p.Node, p.Generation, p.Adapter)] = p.InFlight
-			if own := p.InFlight - p.Adopted; own > mostPlaces { // a reload may have lowered the capacity since they were granted
+			if own := p.InFlight - p.Adopted; own > w.most(e, p.Node, p.Adapter) {
 				w.breach("I3", "%s granted %d places of %s/%s", e.host, own, p.Node, p.Adapter)
 			}
 		}
@@ -33,6 +33,19 @@ func (w *world) look() {
 
 func placeKey(node string, generation uint64, adapter string) string {
 	return fmt.Sprintf("%s/%d/%s", node, generation, adapter)
+}
+
+// most is the highest capacity that an adapter can have had.
+func (w *world) most(e *edgeHost, node, adapter string) int {
+	if w.reloaded {
+		return mostPlaces
+	}
+	for i, n := range w.nodes {
+		if n.id == node {
+			return e.plan.capacity[i][map[string]int{"a": 0, "b": 1}[adapter]]
+		}
+	}
+	return 0
 }
 
 // mostPlaces is the highest capacity that a plan draws.

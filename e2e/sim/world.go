@@ -32,7 +32,8 @@ type world struct {
 	points    *points
 	steps     steps
 	faulty    []window
-	twins     map[string]bool   // nodes whose token somebody else has for a while
+	twins     map[string]bool // nodes whose token somebody else has for a while
+	reloaded  bool
 	codes     map[string]string // how the edges say that runs ended
 	callers   []*caller
 	working   sync.WaitGroup // callers
