@@ -1,11 +1,11 @@
 #!/bin/bash
-# Builds the image, brings docker-compose.yaml up in mode managed, asks through it, restarts the edge, takes everything
+# compose-smoke.sh [DIRECTORY that dist.sh filled]: builds the image, brings docker-compose.yaml up in mode managed, asks through it, restarts the edge, takes everything
 # down. It uses the Docker engine that answers, or, as root and where dockerd is installed, one of its own for as long as it
 # runs. Where no engine can run, it says so and ends well: that isn't IOP's fault.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 work=$(mktemp -d /tmp/iop-compose.XXXXXX)
-engine=''
+engine='' bridge=''
 export COMPOSE_DOCKER_CLI_BUILD=0 DOCKER_BUILDKIT=0 # the plain builder: it needs no plugin
 export COMPOSE_PROJECT_NAME=iopsmoke$$ IOP_IMAGE=iop-smoke:$$ IOP_PORT=0
 
@@ -21,6 +21,7 @@ cleanup() {
   fi
   if [ -n "$engine" ]; then
     kill "$engine" && wait "$engine"
+    [ -n "$bridge" ] || ip link del docker0 2>/dev/null
     grep -s " $work" /proc/self/mounts | cut -d' ' -f2 | xargs -r umount -l
   fi
   rm -rf "$work"
@@ -34,6 +35,7 @@ elif command -v docker-compose >/dev/null; then compose=(docker-compose)
 else skip "there is no docker-compose"; fi
 if ! timeout 20 docker info >/dev/null 2>&1; then
   [ "$(id -u)" = 0 ] && command -v dockerd >/dev/null || skip "no Docker engine answers, and none can be started (root and dockerd are needed)"
+  bridge=$(ip link show docker0 2>/dev/null || true) # the engine makes one and leaves it
   export DOCKER_HOST=unix://$work/docker.sock
   dockerd --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/pid" -H "$DOCKER_HOST" --storage-driver vfs \
     --iptables=false --ip6tables=false >"$work/dockerd.log" 2>&1 &
@@ -42,7 +44,8 @@ if ! timeout 20 docker info >/dev/null 2>&1; then
   timeout 5 docker info >/dev/null 2>&1 || skip "dockerd doesn't come up: $(tail -1 "$work/dockerd.log")"
 fi
 
-scripts/dist.sh "$work/dist" >/dev/null
+mkdir "$work/dist"
+if [ $# -gt 0 ]; then cp -r "$1/image" "$work/dist/"; else scripts/dist.sh "$work/dist" >/dev/null; fi
 cp -r docker-compose.yaml .dockerignore packaging "$work/"
 touch "$work/up"
 compose build >"$work/build.log" 2>&1 || skip "this engine can't build: $(tail -1 "$work/build.log")"
@@ -66,6 +69,10 @@ asks() {
 }
 compose up -d >"$work/up.log" 2>&1 || { tail -20 "$work/up.log"; exit 1; }
 healthy edge; healthy node; asks
+# What docs/install.md says, at this site's port.
+docker() { if [ "$1" = compose ]; then compose "${@:2}"; else command docker "$@"; fi; }
+awk '/^```sh compose/{on=1;next} /^```/{on=0} on' docs/install.md | sed "s/127.0.0.1:8080/$(compose port edge 8080)/" >"$work/doc.sh"
+(set -e; . "$work/doc.sh") >"$work/doc.log" 2>&1 || { tail -20 "$work/doc.log"; exit 1; }
 compose up -d >"$work/up.log" 2>&1 || { tail -20 "$work/up.log"; exit 1; } # again: nothing is made anew
 compose logs --no-color setup | grep -q 'nothing to do'
 compose stop edge >/dev/null 2>&1

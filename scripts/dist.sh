@@ -17,8 +17,10 @@ rm -rf "$root" "$image" "$dist"/iop[-_]* "$dist"/SHA256SUMS
 mkdir -p "$root"/usr/bin "$root"/usr/share/man/man1 "$root"/usr/share/doc/iop/examples \
   "$root"/usr/share/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
 
+# With it the runtime erases what cryptography leaves of a provider's key in memory.
+shield=$(GOEXPERIMENT=runtimesecret go version >/dev/null 2>&1 && echo runtimesecret || true)
 # The network and user lookups of libc would need its shared parts at run time; SQLite's extensions would, too.
-go build -trimpath -buildvcs=auto -tags 'netgo osusergo sqlite_omit_load_extension' \
+GOEXPERIMENT=$shield go build -trimpath -buildvcs=auto -tags 'netgo osusergo sqlite_omit_load_extension' \
   -ldflags '-s -w -buildid= -linkmode external -extldflags "-static -Wl,--build-id=none"' \
   -o "$root/usr/bin/" ./apps/edge/cmd/iop-edge ./apps/node/cmd/iop-node
 for program in iop-edge iop-node; do # PT_INTERP = it asks for a dynamic linker

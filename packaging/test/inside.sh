@@ -10,7 +10,7 @@ fails systemctl is-enabled iop-edge iop-node
 [ "$(stat -c '%U:%G %a' /etc/iop/edge)" = 'root:iop-edge 750' ]
 systemctl start iop-edge iop-node # nothing is configured: the units' conditions don't hold
 fails systemctl is-active iop-edge
-systemd-analyze verify /usr/lib/systemd/system/iop-{edge,node}.service /usr/lib/systemd/system/iop-edge.socket
+systemd-analyze verify --man=no /usr/lib/systemd/system/iop-{edge,node}.service /usr/lib/systemd/system/iop-edge.socket
 for unit in iop-edge iop-node; do systemd-analyze security --no-pager "$unit" | tail -1; done
 
 iop-edge setup --dir /root/site --node gpu-1 --no-configs
@@ -50,7 +50,7 @@ systemctl is-active iop-edge iop-node
 until_ok iop-node health --ready
 set +x; ask; set -x
 journalctl --no-pager -u iop-node -o cat | grep -c '"message":"ready"'
-journalctl --no-pager -u iop-node -o cat | grep -m1 'where provider keys are in memory'
+journalctl --no-pager -u iop-node -o cat | grep -E '"pages":"(memfd_secret|locked)"'
 
 dpkg -r iop
 fails systemctl is-active iop-edge iop-node
