@@ -107,7 +107,7 @@ type graph struct {
 	events    *events.Bus
 	callers   *http.Server
 	shown     *x509.Certificate // to callers; nil = plain HTTP
-	admin     *http.Server // nil = off
+	admin     *http.Server      // nil = off
 	bind      func(name, addr string) (net.Listener, error)
 	listen    listeners
 	outlives  bool // the callers' socket goes on without this process
