@@ -45,7 +45,7 @@ type examination struct {
 	source atomic.Pointer[identity.Source]
 	told   atomic.Pointer[[]told]
 	runs   atomic.Pointer[nodeStatus] // nil = no running node was found
-	hangs  atomic.Bool                // one that doesn't answer was
+	absent atomic.Bool                // and admin.listen would show one: nothing listens there
 }
 
 // told is what one Edge said.
@@ -188,7 +188,7 @@ func (x *examination) connected(edge string, r *transport.Rehearsal) []doctor.Fi
 	case r.Live != 0 && status != nil && !status.has(r.Live):
 		return []doctor.Finding{doctor.Warn("link "+edge, "give each machine a token of its own: iop-edge token new NAME",
 			"%s has connection %d of %s, which isn't the one of the node that runs here: does another machine use the same token?", edge, r.Live, r.NodeID)}
-	case r.Live != 0 && status == nil && !x.hangs.Load() && x.cfg.Admin.Listen != "":
+	case r.Live != 0 && x.absent.Load():
 		return []doctor.Finding{doctor.Warn("link "+edge, "if no node runs here, another machine uses the same token: give each its own (iop-edge token new NAME)",
 			"%s has a connection of %s, and no node was found here", edge, r.NodeID)}
 	}

@@ -186,6 +186,10 @@ func TestHungNode(t *testing.T) {
 	if slices.ContainsFunc(all, func(f doctor.Finding) bool { return f.Check == "link "+edge }) {
 		t.Errorf("another machine is suspected: %+v", all)
 	}
+	all = examine(t, diagnose.Options{File: configured(t, edge, "admin: {listen: '127.0.0.1:0'}\n")})
+	if doctor.Worst(without(all, doctor.Warning, "data_dir")) == doctor.Fail || slices.ContainsFunc(all, func(f doctor.Finding) bool { return f.Check == "link "+edge }) {
+		t.Errorf("whether a node runs isn't known: %+v", all)
+	}
 	// And where nothing listens, somebody else has the node's connection.
 	all = examine(t, diagnose.Options{File: configured(t, edge, "admin: {listen: '127.0.0.1:1'}\n")})
 	want(t, all, "link "+edge, doctor.Warning, "no node was found here", "same token")

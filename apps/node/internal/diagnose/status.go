@@ -66,10 +66,10 @@ func (x *examination) running(ctx context.Context) []doctor.Finding {
 	answered, err := get(ctx, listen, "/admin/v1/status", status)
 	switch {
 	case err != nil && !answered && reachable(listen):
-		x.hangs.Store(true)
 		return []doctor.Finding{doctor.Failed(check, "see whether the node hangs: its log says what it did last, kill -QUIT what it waits for; then restart it",
 			"something listens at admin.listen (%s), and doesn't answer", listen)}
 	case err != nil && !answered:
+		x.absent.Store(true)
 		return []doctor.Finding{doctor.Skip(check, "", "no node runs here: nothing answers at admin.listen (%s)", listen)}
 	case err != nil || len(status.Links) == 0:
 		return []doctor.Finding{doctor.Failed(check, "stop it, or choose another port for admin.listen: the node doesn't start while the port is taken",
