@@ -27,9 +27,10 @@ func readyz(t *testing.T, e *harness.Edge) (warnings []string) {
 // less ready for it.
 func TestCertificatesThatEndSoon(t *testing.T) {
 	const left = 20 * 24 * time.Hour
-	s := startSite(t, setup{certificates: ending(left)})
+	s := startSite(t, setup{certificates: ending(left), https: true})
 	warnings := strings.Join(readyz(t, s.edge), "\n")
-	for _, want := range []string{"the edge's own certificate ends at ", "the CA that nodes are known by ends at ", "certificates of 1 connected nodes end soon"} {
+	for _, want := range []string{"the edge's own certificate ends at ", "the CA that nodes are known by ends at ",
+		"the certificate of callers' listener ends at ", "certificates of 1 connected nodes end soon"} {
 		if !strings.Contains(warnings, want) {
 			t.Errorf("the edge doesn't say %q: %s", want, warnings)
 		}
@@ -44,6 +45,7 @@ func TestCertificatesThatEndSoon(t *testing.T) {
 	atEdge, atNode := string(s.edge.Admin("/metrics")), string(s.node.Admin("/metrics"))
 	for _, c := range []struct{ text, series string }{
 		{atEdge, `iop_identity_not_after_seconds{what="edge"}`}, {atEdge, `iop_identity_not_after_seconds{what="ca"}`},
+		{atEdge, `iop_identity_not_after_seconds{what="http"}`},
 		{atEdge, `iop_node_identity_not_after_seconds{node="box"}`},
 		{atNode, `iop_identity_not_after_seconds{what="node"}`}, {atNode, `iop_identity_not_after_seconds{what="ca"}`},
 	} {

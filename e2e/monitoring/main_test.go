@@ -52,6 +52,7 @@ type setup struct {
 	certificates func(*x509.Certificate) // alters all of them
 	hosted       fakeprovider.Script     // of the provider that needs a key
 	tracing      *tracing.Config
+	https        bool // callers are shown the edge's certificate, too
 }
 
 // providerKey is the key that only the edge has.
@@ -81,18 +82,22 @@ func startSite(t *testing.T, o setup) *site {
 		identitytest.Write(t, filepath.Join(dir, name), leaf, ca)
 	}
 	write(t, filepath.Join(dir, "key"), providerKey)
+	https := ""
+	if o.https {
+		https = ", http_tls: {cert: ./edge-id/cert.pem, key: ./edge-id/key.pem}"
+	}
 	adapters := fmt.Sprintf("[{name: gpu, kind: openai, base_url: %q, max_concurrency: 4}, {name: hosted, kind: openai, base_url: %q, max_concurrency: 2, targets: [m]}]",
 		gpu.URL(), hosted.URL())
 	s := &site{edge: harness.StartEdgeWith(t, dir, fmt.Sprintf(`mode: managed
 tls: {cert: ./edge-id/cert.pem, key: ./edge-id/key.pem, ca: ./edge-id/ca.pem, trust_domain: %s}
-listen: {nodes: "127.0.0.1:0", http: "127.0.0.1:0", admin: "127.0.0.1:0"}
+listen: {nodes: "127.0.0.1:0", http: "127.0.0.1:0", admin: "127.0.0.1:0"%s}
 state_dir: ./state
 nodes: [%s]
 routes: [{model: m, adapter: gpu}, {model: keyed, adapter: hosted, target: m, slot: main}]
 principals: [{id: alice, key_hashes: [%x]}, {id: limited, key_hashes: [%x], limits: {requests_per_minute: 1}}]
 profiles: [{id: p, origin: %q, paths: ["POST /v1/chat/completions"]}]
 slots: [{id: main, source: "file:./key", profile: p, nodes: [box], refresh: 1h, stale_max: 1h}]
-`, identitytest.TrustDomain, harness.Record("box", adapters), config.HashSecret(aliceKey), config.HashSecret(limitedKey), hosted.URL()), edge.Options{Tracing: o.tracing})}
+`, identitytest.TrustDomain, https, harness.Record("box", adapters), config.HashSecret(aliceKey), config.HashSecret(limitedKey), hosted.URL()), edge.Options{Tracing: o.tracing})}
 	s.node = harness.StartNodeWith(t, fmt.Sprintf(`edges: [%q]
 token: file:./node.token
 tls: {cert: %[2]s/cert.pem, key: %[2]s/key.pem, ca: %[2]s/ca.pem, edge_spiffe_id: 'spiffe://%[3]s/iop/edge'}
