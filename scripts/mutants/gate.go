@@ -30,13 +30,13 @@ type Test struct {
 	Layer   string // unit, state machine, in process, simulation, processes
 	Package string // directory from the module's root
 	Run     string // as in go test -run
+	Args    string // further arguments of the test binary
 }
 
 // The layers.
 const (
 	unit       = "unit"
 	machine    = "state machine"
-	inProcess  = "in process"
 	simulation = "simulation"
 )
 
@@ -79,6 +79,8 @@ func (r *Result) caughtBy() string {
 const (
 	// testLimit bounds one run of tests. A mutant may make them hang: that is noticed, too.
 	testLimit = 25 * time.Second
+	// simulationLimit is the same for some seeds of the simulation.
+	simulationLimit = 3 * time.Minute
 	// buildLimit bounds one build.
 	buildLimit = 5 * time.Minute
 )
@@ -195,9 +197,14 @@ func build(ctx context.Context, dir, binary string, args ...string) (string, err
 
 // runTests runs what t names. An error says that it failed, or didn't end.
 func runTests(ctx context.Context, t Test, binary string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, testLimit+15*time.Second)
+	limit := testLimit
+	if t.Layer == simulation {
+		limit = simulationLimit
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit+15*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, "-test.run", t.Run, "-test.timeout", testLimit.String(), "-test.failfast")
+	args := append([]string{"-test.run", t.Run, "-test.timeout", limit.String(), "-test.failfast"}, strings.Fields(t.Args)...)
+	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Dir = t.Package
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -4,7 +4,7 @@
 // directory, and the go command is told to build it in the place of the real one (-overlay). A bug that can't be
 // planted any more, because its file was changed, fails the gate, too: then the table has to follow the code.
 //
-// usage: mutants [-run REGEXP] [-budget DURATION] [-j N] [-sound] [-list]
+// usage: mutants [-run REGEXP] [-budget DURATION] [-j N] [-layer NAME] [-sound] [-list]
 package main
 
 import (
@@ -38,6 +38,7 @@ func run(ctx context.Context) error {
 		budget = flag.Duration("budget", 0, "begin no mutant after this time, and begin with another one each day; 0 = all")
 		side   = flag.Int("j", runtime.NumCPU(), "how many mutants are tried side by side")
 		sound  = flag.Bool("sound", false, "first run the named tests without a mutant: they must pass")
+		layer  = flag.String("layer", "", "only tests of this layer: unit, state machine, simulation")
 		list   = flag.Bool("list", false, "print the table and run nothing")
 	)
 	flag.Parse()
@@ -46,6 +47,12 @@ func run(ctx context.Context) error {
 		return err
 	}
 	all := slices.DeleteFunc(mutants(), func(m Mutant) bool { return !wanted.MatchString(m.Name) })
+	if *layer != "" {
+		for i := range all {
+			all[i].Tests = slices.DeleteFunc(all[i].Tests, func(t Test) bool { return t.Layer != *layer })
+		}
+		all = slices.DeleteFunc(all, func(m Mutant) bool { return len(m.Tests) == 0 })
+	}
 	if *list {
 		return show(all)
 	}

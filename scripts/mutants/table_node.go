@@ -2,7 +2,7 @@ package main
 
 // nodeMutants break executions at the node, and its journal.
 func nodeMutants() []Mutant {
-	node := func(run string) []Test { return []Test{{unit, "apps/node/internal/node", run}} }
+	node := func(run string) []Test { return []Test{{Layer: unit, Package: "apps/node/internal/node", Run: run}} }
 	return []Mutant{
 		{
 			Name: "terminal-lost", Promise: "a caller gets exactly one terminal",
@@ -51,14 +51,14 @@ func nodeMutants() []Mutant {
 			File:  "apps/node/internal/router/place.go",
 			Old:   "case a.revision != revision:",
 			New:   "case a.revision < revision:",
-			Tests: []Test{{unit, "apps/node/internal/router", "Test"}},
+			Tests: []Test{{Layer: unit, Package: "apps/node/internal/router", Run: "Test"}},
 		},
 		{
 			Name: "node-place-released-twice", Promise: "a place is given back once",
 			File:  "apps/node/internal/router/place.go",
 			Old:   "if p.state == placeFree {\n\t\tr.mu.Unlock()\n\t\tr.late.Add(1)\n\t\treturn false\n\t}",
 			New:   "",
-			Tests: []Test{{machine, "apps/node/internal/router", "TestDoubleRelease|TestPlacesRapid"}},
+			Tests: []Test{{Layer: machine, Package: "apps/node/internal/router", Run: "TestDoubleRelease|TestPlacesRapid"}},
 		},
 		{
 			Name: "journal-in-front", Promise: "a store that fails delays no terminal",
@@ -72,21 +72,23 @@ func nodeMutants() []Mutant {
 			File:  "apps/node/internal/store/schema.go",
 			Old:   "WHERE status = 'running' AND id < ?`",
 			New:   "WHERE status = 'walking' AND id < ?`",
-			Tests: []Test{{unit, "apps/node/internal/store", "TestCrashAtAnyWrite"}},
+			Tests: []Test{{Layer: unit, Package: "apps/node/internal/store", Run: "TestCrashAtAnyWrite"}},
 		},
 		{
 			Name: "row-lost-on-a-failed-write", Promise: "the journal ends every run, also when the disk was full in between",
 			File:  "apps/node/internal/store/writer.go",
 			Old:   "\t\tj.queue.restore(w.batch)\n",
 			New:   "\t\t_ = j.queue\n",
-			Tests: []Test{{unit, "apps/node/internal/store", "TestLockedWhileRunning|TestNoPagesLeft"}},
+			Tests: []Test{{Layer: unit, Package: "apps/node/internal/store", Run: "TestLockedWhileRunning|TestNoPagesLeft"}},
 		},
 	}
 }
 
 // providerMutants break what is between the node and a provider.
 func providerMutants() []Mutant {
-	upstream := func(run string) []Test { return []Test{{unit, "apps/node/internal/adapters/upstream", run}} }
+	upstream := func(run string) []Test {
+		return []Test{{Layer: unit, Package: "apps/node/internal/adapters/upstream", Run: run}}
+	}
 	return []Mutant{
 		{
 			Name: "truncated-chunks-whole", Promise: "a chunked answer that was cut off isn't whole",
@@ -121,7 +123,9 @@ func providerMutants() []Mutant {
 
 // leaseMutants break what keeps provider keys.
 func leaseMutants() []Mutant {
-	lease := func(run string) []Test { return []Test{{unit, "packages/go/credentiallease", run}} }
+	lease := func(run string) []Test {
+		return []Test{{Layer: unit, Package: "packages/go/credentiallease", Run: run}}
+	}
 	return []Mutant{
 		{
 			Name: "lease-replayed", Promise: "a lease is used at most once",
