@@ -41,7 +41,7 @@ var (
 const (
 	fresh     = 1000
 	freshRace = 60 // the race detector makes each several times slower
-	chunk     = 20  // seeds of one process
+	chunk     = 20 // seeds of one process
 	chunkTime = 10 * time.Minute
 )
 
