@@ -153,18 +153,19 @@ func fires(t *testing.T, engine *promql.Engine, expr string, s site) bool {
 	return len(found) > 0
 }
 
-func TestAlerts(t *testing.T) {
-	rules := alerts(t)
-	engine := promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery)
+// expectation says where an alert fires and where it doesn't; the usual site is quiet for all of them.
+type expectation struct {
+	alert string
+	fires []site
+	quiet []site
+}
+
+func expectations() []expectation {
 	nodeA, gpuA := edge+`,node="a"`, edge+`,node="a",adapter="gpu"`
 	both := func(metric, value string) site {
 		return site{metric + "{" + nodeA + "}": value, metric + "{" + edge + `,node="b"}`: value}
 	}
-	for _, c := range []struct {
-		alert string
-		fires []site
-		quiet []site
-	}{
+	return []expectation{
 		{"IOPNodeNotReady", []site{{`iop_node_ready{` + nodeA + `}`: "0"}}, []site{
 			{`iop_node_ready{` + nodeA + `}`: "0", `iop_node_drained{` + nodeA + `}`: "1"},
 			{`iop_node_ready{` + nodeA + `}`: "0", `iop_node_disabled{` + nodeA + `}`: "1"}}},
@@ -197,7 +198,13 @@ func TestAlerts(t *testing.T) {
 		{"IOPDescriptorsNearLimit", []site{{`process_open_fds{` + edge + `}`: "900"}}, []site{
 			{`process_open_fds{job="other",instance="o"}`: "900", `process_max_fds{job="other",instance="o"}`: "1000"}}},
 		{"IOPReloadRefused", []site{{`iop_config_reloads_total{` + edge + `,result="refused"}`: "0x60 1x60"}}, nil},
-	} {
+	}
+}
+
+func TestAlerts(t *testing.T) {
+	rules := alerts(t)
+	engine := promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery)
+	for _, c := range expectations() {
 		rule, known := rules[c.alert]
 		if !known {
 			t.Errorf("%s isn't there", c.alert)
