@@ -118,6 +118,10 @@ func (s *Store) tell(w *wait) {
 // Acked takes a connection's word that it has taken in a change, and which runs had the key on the wire by then. Runs that
 // it wasn't given that key for are ignored.
 func (s *Store) Acked(nodeID string, generation, epoch uint64, committed []string) {
+	named := make(map[string]bool, len(committed)) // a node may name many, and everybody waits for the lock
+	for _, run := range committed {
+		named[run] = true
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w, from := s.waits[epoch], peer{nodeID, generation}
@@ -126,7 +130,7 @@ func (s *Store) Acked(nodeID string, generation, epoch uint64, committed []strin
 	}
 	heard := map[string]bool{}
 	for _, e := range s.ledger.live {
-		if e.to == from && e.slot == w.push.Slot && slices.Contains(committed, e.run) {
+		if e.to == from && e.slot == w.push.Slot && named[e.run] {
 			heard[e.run] = true
 			s.moveLocked(e, leaseCommitted)
 		}
@@ -177,9 +181,7 @@ func (s *Store) await(ctx context.Context, w *wait) Change {
 			c.Running = append(c.Running, e.run)
 		}
 	}
-	slices.Sort(c.Running)
-	slices.Sort(c.Unanswered)
-	c.Running, c.Unanswered = slices.Compact(c.Running), slices.Compact(c.Unanswered)
+	c.Running, c.Unanswered = union(nil, c.Running), union(nil, c.Unanswered)
 	return c
 }
 
@@ -226,12 +228,53 @@ func (s *Store) Enable(ctx context.Context, id string) (Change, error) {
 
 // Revoke makes the slot's key worthless for good: no lease is issued for it once that is in force, which it is when it
 // returns, and after a restart. The slot is active again when its source has another key.
+//
+// Other slots with the same key are revoked with it; what Change lists is of all of them. An error means that at least one
+// of them isn't.
 func (s *Store) Revoke(ctx context.Context, id string) (Change, error) {
+	c, err := s.revoke(ctx, id)
+	if err != nil {
+		return c, err
+	}
+	for _, other := range s.sharing(id) {
+		also, err := s.revoke(ctx, other)
+		if errors.Is(err, ErrUnknownSlot) { // removed meanwhile, and so revoked
+			continue
+		}
+		if err != nil {
+			return c, fmt.Errorf("it has the key of slot %s, which is revoked: %w", id, err)
+		}
+		c.Running, c.Unanswered = union(c.Running, also.Running), union(c.Unanswered, also.Unanswered)
+	}
+	return c, nil
+}
+
+func (s *Store) revoke(ctx context.Context, id string) (Change, error) {
 	return s.command(ctx, id, string(StateRevoked), func(_ *slot, r *record) (bool, error) {
 		was := r.revoked()
 		r.revoke()
 		return was, nil
 	})
+}
+
+// sharing returns the other slots that have a slot's key and lend it still.
+func (s *Store) sharing(id string) (others []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mark := s.records[id].Key
+	for other := range s.slots {
+		if r := s.records[other]; r.Key == mark && !r.revoked() {
+			others = append(others, other)
+		}
+	}
+	slices.Sort(others)
+	return others
+}
+
+func union(a, b []string) []string {
+	a = append(a, b...)
+	slices.Sort(a)
+	return slices.Compact(a)
 }
 
 // Refresh reads the slot's source now, and takes a new key up.
@@ -321,7 +364,8 @@ func (s *Store) takeUp(sl *slot, src config.SecretSource, k *key) (*wait, error)
 			return false, errMeanwhile
 		}
 		rotated = r.Key != "" && r.Key != k.mark
-		r.Key = k.mark
+		r.take(k.mark, s.records)
+		rotated = rotated && !r.revoked()
 		return false, nil
 	}, func(sl *slot) { sl.took(k.hold(), time.Now()) })
 	if err != nil {

@@ -115,6 +115,23 @@ const maxRevoked = 256
 
 func (r *record) revoked() bool { return slices.Contains(r.Revoked, r.Key) }
 
+// take notes which key was read last, and reports whether that changes anything. A key that was revoked is worthless in
+// every slot: to another slot, too, it comes back as a revoked one.
+func (r *record) take(mark string, all map[string]record) (changed bool) {
+	changed = r.Key != mark
+	r.Key = mark
+	if r.revoked() {
+		return changed
+	}
+	for _, other := range all {
+		if slices.Contains(other.Revoked, mark) {
+			r.revoke()
+			return true
+		}
+	}
+	return changed
+}
+
 // revoke makes the key worthless for good. The list is never changed in place: earlier records share it.
 func (r *record) revoke() {
 	if !r.revoked() {

@@ -54,6 +54,9 @@ func (s *Store) try(state *config.State, o *Order) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
+	if state.Profile(grant.Profile).Origin != b.origin {
+		return nil, nil // another configuration is being taken in: the key may be the one of before
+	}
 	grant.SlotRevision = b.revision
 	now := time.Now()
 	made, err := b.signer.issuer.Issue(o.Recipient, grant, b.key.secret, now.UnixMilli(), lifetime(state))
@@ -88,6 +91,7 @@ type loan struct {
 	key      *key
 	signer   *signer
 	revision uint64
+	origin   string // that the key is for
 }
 
 // borrow takes hold of a slot's key and the signing key.
@@ -101,7 +105,7 @@ func (s *Store) borrow(id string) (loan, error) {
 		return loan{}, credentiallease.Refusal{Reason: credentiallease.UnknownKey}
 	}
 	s.ring.current.users++
-	return loan{key: s.slots[id].key.hold(), signer: s.ring.current, revision: s.records[id].Revision}, nil
+	return loan{key: s.slots[id].key.hold(), signer: s.ring.current, revision: s.records[id].Revision, origin: s.slots[id].origin}, nil
 }
 
 // lendableLocked reports why a slot's key isn't lent, as a Refusal.

@@ -137,8 +137,10 @@ func (s *Store) Ended(nodeID, leaseID string, committed bool, why execution.Leas
 		refused = s.refuseLocked(e, why)
 	}
 	s.ledger.settle(e, time.Now())
+	again := misuse != "" && e.wrong // a node may say so without end
+	e.wrong = e.wrong || misuse != ""
 	s.mu.Unlock()
-	if misuse != "" {
+	if misuse != "" && !again {
 		s.misused(e, nodeID, misuse)
 	}
 	if refused {

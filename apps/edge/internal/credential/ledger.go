@@ -47,6 +47,7 @@ type entry struct {
 	open  bool                   // its attempt is on
 	gone  bool                   // its connection is over
 	told  bool                   // the node said how it ended
+	wrong bool                   // and somebody said what can't be true
 }
 
 // over reports whether nothing more is to come of it: its key is in no node's hand any more.

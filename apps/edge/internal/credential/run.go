@@ -91,8 +91,10 @@ func (s *Store) disableStale(now time.Time) {
 	}
 }
 
+// tooLong reports whether the slot's source has failed for so long that its key isn't used any more. A key that came from
+// another source than the one that is configured now has no time at all: it may be the key of somebody else.
 func (sl *slot) tooLong(now time.Time) bool {
-	return sl.key != nil && !sl.failing.IsZero() && now.Sub(sl.failing) >= sl.cfg.StaleMax
+	return sl.key != nil && !sl.failing.IsZero() && (!sameSource(sl.from, sl.cfg.Source) || now.Sub(sl.failing) >= sl.cfg.StaleMax)
 }
 
 // readDue starts reading the sources whose time has come, a few at a time.
@@ -151,6 +153,7 @@ func (s *Store) Reconfigured() {
 		})
 	}
 	reads.Wait()
+	s.disableStale(time.Now())
 }
 
 // compare takes over what slots are now configured like, and returns those that are gone, and those whose source is to be read.
@@ -165,14 +168,18 @@ func (s *Store) compare(state *config.State) (removed, unread []string) {
 	for _, c := range state.Slots() {
 		sl := s.slots[c.ID]
 		if sl == nil {
-			sl = newSlot(c)
+			sl = newSlot(c, state)
 			sl.fault = "wasn't read yet"
 			s.slots[c.ID] = sl
 			unread = append(unread, c.ID)
 		} else if !sameSource(sl.cfg.Source, c.Source) {
 			unread = append(unread, c.ID)
+			if sl.origin != originOf(state, &c) { // the key that there is was never meant to go there
+				sl.key.release()
+				sl.key, sl.fault = nil, "wasn't read yet"
+			}
 		}
-		sl.cfg = c
+		sl.cfg, sl.origin = c, originOf(state, &c)
 		sl.next = time.Now().Add(c.Refresh)
 	}
 	return removed, unread

@@ -60,15 +60,24 @@ type slot struct {
 
 	// Guarded by the store's lock.
 	cfg      config.Slot
-	key      *key      // nil = its source yielded none, or none for too long
-	fault    string    // what is wrong with the source, "" = nothing
-	failing  time.Time // since when
+	origin   string              // where the configuration sends the key
+	key      *key                // nil = its source yielded none, or none for too long
+	from     config.SecretSource // of the key
+	fault    string              // what is wrong with the source, "" = nothing
+	failing  time.Time           // since when
 	lastRead time.Time
 	next     time.Time // when it is read again
 }
 
-func newSlot(cfg config.Slot) *slot {
-	return &slot{id: cfg.ID, cfg: cfg, reading: make(chan struct{}, 1)}
+func newSlot(cfg config.Slot, state *config.State) *slot {
+	return &slot{id: cfg.ID, cfg: cfg, origin: originOf(state, &cfg), reading: make(chan struct{}, 1)}
+}
+
+func originOf(state *config.State, c *config.Slot) string {
+	if p := state.Profile(c.Profile); p != nil {
+		return p.Origin
+	}
+	return ""
 }
 
 // stateOf is what the slot may be used for, and why it isn't active.
@@ -150,7 +159,7 @@ func (s *Store) openSlots(slots []config.Slot) error {
 	records, changed, now := maps.Clone(s.records), false, time.Now()
 	var faults []error
 	for i, read := range s.readAll(slots, false) {
-		sl := newSlot(slots[i])
+		sl := newSlot(slots[i], s.cfg.State())
 		r, known := records[sl.id]
 		s.slots[sl.id] = sl
 		if read.err != nil && known && (r.Disabled || r.revoked()) {
@@ -162,9 +171,8 @@ func (s *Store) openSlots(slots []config.Slot) error {
 			continue
 		}
 		sl.took(read.key, now)
-		if r.Key != read.key.mark {
-			r.Key, changed = read.key.mark, true
-			records[sl.id] = r.raised(now)
+		if r.take(read.key.mark, records) {
+			records[sl.id], changed = r.raised(now), true
 		}
 	}
 	err := errors.Join(faults...)
@@ -228,7 +236,7 @@ func (sl *slot) took(k *key, now time.Time) {
 		sl.key.release()
 		sl.key = k
 	}
-	sl.fault, sl.failing = "", time.Time{}
+	sl.from, sl.fault, sl.failing = sl.cfg.Source, "", time.Time{}
 	sl.lastRead, sl.next = now, now.Add(sl.cfg.Refresh)
 }
 
@@ -334,12 +342,13 @@ func Inspect(cfg *config.Edge) ([]SlotStatus, error) {
 			profile = &cfg.Profiles[at]
 		}
 		all[i] = statusOf(c, profile)
-		sl, r := newSlot(*c), records[c.ID]
+		sl, r := &slot{id: c.ID, cfg: *c}, records[c.ID]
 		if read.err != nil {
 			faults = append(faults, sourceError(c, read.err))
 			sl.fault = read.err.Error()
 		} else {
-			sl.key, r.Key = read.key, read.key.mark
+			sl.key = read.key
+			r.take(read.key.mark, records)
 			all[i].Length, all[i].LastRefresh = read.key.length, time.Now()
 		}
 		if install != nil {

@@ -1,0 +1,140 @@
+package credential
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"iop/packages/go/config"
+	"iop/packages/go/execution"
+)
+
+// moved is the rig's configuration with the slot for another provider, whose key comes from another file.
+func (r *rig) moved(file string) func(e *config.Edge) {
+	return func(e *config.Edge) {
+		for i := range e.Nodes {
+			e.Nodes[i].Adapters[0].BaseURL = "https://api.example.org/v1"
+		}
+		e.Profiles[0].Origin = "https://api.example.org:443"
+		e.Slots[0].Source.Name = file
+	}
+}
+
+// A slot that becomes another provider's takes no key along: while the new source can't be read it lends nothing, although
+// the old key was good a moment ago. (found by attack; CVE-2024-6587 is of this kind)
+func TestAnOldKeyDoesNotGoToANewPlace(t *testing.T) {
+	r := opened(t)
+	to, _ := recipient(t, "gpu-1", 1)
+	r.lend(to, "before").Used()
+	other := r.dir + "/other.key"
+
+	r.configure(r.moved(other))
+	if why := r.refused(r.order(to, "between")); why == "" { // the store hasn't taken it in yet
+		t.Error("the old key is lent for the new place")
+	}
+	r.store.Reconfigured()
+	if why := r.refused(r.order(to, "after")); !strings.HasPrefix(why, "disabled") {
+		t.Errorf("lent for the new place: %q", why)
+	}
+	if s := r.status(); s.State != StateDisabled || s.Length != 0 {
+		t.Errorf("%+v", s)
+	}
+
+	check(t, os.WriteFile(other, []byte(keyB+"\n"), 0o600))
+	_, err := r.store.Refresh(t.Context(), "main")
+	check(t, err)
+	r.lend(to, "with its own").Used()
+}
+
+// The last key of a source has its grace only as long as that source is the one that is meant.
+func TestAnotherSourceHasNoGrace(t *testing.T) {
+	r := opened(t)
+	to, _ := recipient(t, "gpu-1", 1)
+	r.configure(func(e *config.Edge) { e.Slots[0].Source.Name = r.dir + "/missing.key" })
+	r.store.Reconfigured()
+	if why := r.refused(r.order(to, "run")); !strings.HasPrefix(why, "disabled") {
+		t.Errorf("the key of a source that isn't configured any more is lent: %q", why)
+	}
+	if p := <-r.told; !p.Disabled {
+		t.Errorf("nodes were told %+v", p)
+	}
+	r.configure(nil)
+	r.store.Reconfigured()
+	r.lend(to, "back").Used()
+}
+
+// twins gives the rig a second slot with the key of the first.
+func (r *rig) twins(e *config.Edge) {
+	twin := e.Slots[0]
+	twin.ID, twin.Nodes = "twin", []string{"gpu-1", "gpu-2"}
+	e.Slots = append(e.Slots, twin)
+	e.Routes = append(e.Routes, config.Route{Model: "second", Adapter: "hosted", Target: "gpt", Slot: "twin"})
+}
+
+func (r *rig) second(o Order) Order {
+	o.Route = r.state.Load().Route("second")
+	return o
+}
+
+// A revoked key is worthless in every slot that has it, and in one that gets it later under whatever name. (found by attack)
+func TestARevokedKeyIsRevokedEverywhere(t *testing.T) {
+	r := newRig(t)
+	r.configure(r.twins)
+	r.open()
+	to, _ := recipient(t, "gpu-2", 1)
+	l, f := r.store.Issue(r.second(r.order(to, "running")))
+	if f != nil {
+		t.Fatal(f)
+	}
+	l.Used()
+	t.Cleanup(l.Close)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // gpu-2 won't answer
+	c, err := r.store.Revoke(ctx, "main")
+	check(t, err)
+	if !slices.Equal(c.Running, []string{"running"}) || !slices.Equal(c.Unanswered, []string{"gpu-2"}) {
+		t.Errorf("%+v", c)
+	}
+	if why := r.refused(r.second(r.order(to, "next"))); !strings.HasPrefix(why, "revoked") {
+		t.Errorf("the twin's key: %q", why)
+	}
+
+	renamed := func(e *config.Edge) {
+		e.Slots[0].ID, e.Routes[0].Slot = "renamed", "renamed"
+	}
+	r.configure(renamed)
+	r.store.Reconfigured()
+	if s := r.status(); s.ID != "renamed" || s.State != StateRevoked {
+		t.Errorf("renamed: %+v", s)
+	}
+	r.open() // and after a restart
+	if s := r.status(); s.State != StateRevoked {
+		t.Errorf("after a restart: %+v", s)
+	}
+	r.put(keyB)
+	_, err = r.store.Refresh(t.Context(), "renamed")
+	check(t, err)
+	if s := r.status(); s.State != StateActive {
+		t.Errorf("with another key: %+v", s)
+	}
+}
+
+// A node that says again and again what can't be true is heard once for each lease. (found by attack)
+func TestLiesAreToldOnce(t *testing.T) {
+	r := opened(t)
+	to, _ := recipient(t, "gpu-1", 1)
+	l := r.lend(to, "run")
+	l.Void()
+	for range 100 {
+		r.store.Ended("gpu-1", l.ID(), true, execution.LeaseRefusal{})
+		r.store.Ended("gpu-2", l.ID(), true, execution.LeaseRefusal{})
+	}
+	if n := r.store.Counts().Security; n != 1 {
+		t.Errorf("%d matters of security of one lease", n)
+	}
+	if n := strings.Count(r.log.String(), "lease misused"); n != 1 {
+		t.Errorf("%d lines about one lease", n)
+	}
+}
