@@ -139,16 +139,17 @@ func (w *world) settle() {
 			n.start()
 		}
 	}
+	if !w.until(returnLimit, func() bool { return w.missing() == "" }) {
+		w.breach("end", "%v after everything was healed: %s", returnLimit, w.missing())
+		return
+	}
+	// Nodes that came back may have brought runs along.
 	if !w.until(calmLimit, w.quiet) {
 		w.breach("I1", "after %v of calm not everybody has an end: %s", calmLimit, w.unended())
 		return
 	}
 	if !w.until(placeLimit, w.idle) {
 		w.breach("I3", "%v after the last end: %s", placeLimit, w.occupied())
-		return
-	}
-	if !w.until(returnLimit, func() bool { return w.missing() == "" }) {
-		w.breach("end", "%v after everything was healed: %s", returnLimit, w.missing())
 		return
 	}
 	w.until(returnLimit, func() bool { return w.now() > w.soundFrom() })
