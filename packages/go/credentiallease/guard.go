@@ -66,7 +66,7 @@ type Guard struct {
 	tolerance  int64
 	closed     bool
 	projection uint64
-	settled    uint64 // the lowest projection that leases may still name
+	settled    uint64  // the lowest projection that leases may still name
 	keys       keyring // replaced, never changed
 	slots      map[string]slot
 	routes     map[string]uint64
