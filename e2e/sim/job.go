@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -165,8 +166,5 @@ func differs(p []byte, id string, way uint64, from int) int {
 // text is a piece of a run's answer.
 func text(id string, execution uint64, piece, size int) string {
 	s := fmt.Sprintf("%s/%d/%d ", id, execution, piece)
-	for full := s; len(s) < size; {
-		s += full
-	}
-	return s
+	return strings.Repeat(s, size/len(s)+1)
 }
