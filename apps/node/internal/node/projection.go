@@ -152,8 +152,10 @@ func (x *Executor) probeAll(ctx context.Context, entries []router.Entry) {
 	}
 }
 
-// watch asks the providers again and again what they are, as long as the session lasts.
+// watch asks the providers again and again what they are, as long as the session lasts, and tells when the clocks aren't
+// in step any more.
 func (s *Session) watch() {
+	clock := s.clockState()
 	tick := time.NewTicker(s.x.cfg.Timers.ProbeEvery)
 	defer tick.Stop()
 	for {
@@ -161,6 +163,10 @@ func (s *Session) watch() {
 		case <-s.ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if now := s.clockState(); now != clock {
+			clock = now
+			s.x.sendStatus()
 		}
 		for _, a := range s.x.cfg.Router.Adapters(s.x.cfg.Edge) {
 			if a.Provider() != nil {

@@ -53,10 +53,23 @@ func (x *Executor) nodeStatus() *pb.NodeStatus {
 	x.mu.Lock()
 	x.status++
 	status := &pb.NodeStatus{Number: x.status, Draining: x.draining}
+	s := x.serving
 	x.mu.Unlock()
+	status.ClockState = s.clockState()
 	status.Adapters = statesToWire(x.cfg.Router.Snapshot(x.cfg.Edge))
 	status.StoreState = x.storeState()
 	return status
+}
+
+// clockState is whether the node knows the Edge's time, by which it judges leases; without them it says nothing.
+func (s *Session) clockState() pb.ClockState {
+	switch {
+	case s == nil || s.leases == nil:
+		return pb.ClockState_CLOCK_STATE_UNSPECIFIED
+	case s.leases.now().Synced:
+		return pb.ClockState_CLOCK_STATE_SYNCED
+	}
+	return pb.ClockState_CLOCK_STATE_UNSYNCED
 }
 
 // IdentityReloadFailed tells the Edge that this node's renewed certificate can't be used. It never blocks.
