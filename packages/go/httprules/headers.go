@@ -44,7 +44,7 @@ func HopByHop(h http.Header) {
 		}
 	}
 	for name := range h {
-		if hopByHop(textproto.CanonicalMIMEHeaderKey(name)) {
+		if hopByHop(meant(name)) {
 			delete(h, name)
 		}
 	}
@@ -71,7 +71,7 @@ func dropNamed(h http.Header, values []string) {
 // traces of proxies, in any case. It doesn't do what [HopByHop] does.
 func StripCaller(h http.Header) {
 	for name := range h {
-		if callerOnly(textproto.CanonicalMIMEHeaderKey(name)) {
+		if callerOnly(meant(name)) {
 			delete(h, name)
 		}
 	}
@@ -80,8 +80,17 @@ func StripCaller(h http.Header) {
 // ForProvider reports whether a header may reach a provider: it is none of those that [HopByHop] and [StripCaller]
 // remove by name. What a Connection header names is for [HopByHop] to find.
 func ForProvider(name string) bool {
-	name = textproto.CanonicalMIMEHeaderKey(name)
+	name = meant(name)
 	return !hopByHop(name) && !callerOnly(name)
+}
+
+// meant returns the canonical form of the name for which a server may take a header's: to programs behind CGI or WSGI
+// X_Api_Key and X-Api-Key are one and the same, and the later of two counts, or both joined.
+func meant(name string) string {
+	if strings.Contains(name, "_") {
+		name = strings.ReplaceAll(name, "_", "-")
+	}
+	return textproto.CanonicalMIMEHeaderKey(name)
 }
 
 // The ways in which a header is refused. The text never repeats what was refused.

@@ -22,6 +22,7 @@ func TestHopByHop(t *testing.T) {
 		"TE":                  {"trailers"},
 		"Keep-Alive":          {"5"},
 		"Proxy-Authorization": {"Basic eA=="},
+		"Proxy_authorization": {"Basic eA=="},
 		"proxy-connection":    {"keep-alive"},
 		"Upgrade":             {"h2c"},
 		"Trailer":             {"X-T"},
@@ -45,6 +46,10 @@ func TestStripCaller(t *testing.T) {
 		"X-API-KEY":         {"client-2"},
 		"api-key":           {"client-2"},
 		"X-Goog-Api-Key":    {"client-2"},
+		"X_Api_Key":         {"client-3"},
+		"x_goog-api_key":    {"client-3"},
+		"X-Forwarded_For":   {"1.2.3.4"},
+		"X_iop_session":     {"s"},
 		"Cookie":            {"a=b"},
 		"cookie":            {"a=b"},
 		"Host":              {"evil.example"},
@@ -71,7 +76,8 @@ func TestStripCaller(t *testing.T) {
 }
 
 func TestForProviderAgreesWithTheStrippers(t *testing.T) {
-	for _, name := range []string{"te", "TRAILER", "Authorization", "x-forwarded-proto", "Content-Type", "Accept", "X-Iop-Session", "Traceparent"} {
+	for _, name := range []string{"te", "TRAILER", "Authorization", "x-forwarded-proto", "Content-Type", "Accept", "X-Iop-Session", "Traceparent",
+		"X_Api_Key", "transfer_encoding", "Content_Type"} {
 		h := http.Header{name: {"v"}}
 		HopByHop(h)
 		StripCaller(h)
