@@ -247,3 +247,38 @@ func (r *relay) records() (lengths []int) {
 	}
 	return lengths[1:] // the first is the handshake's end
 }
+
+// The answer to a request with a key is asked for as it is, whatever the caller takes: the edge has to search it. (found by attack)
+func TestAnAnswerWithAKeyIsNotCompressed(t *testing.T) {
+	p := fakeprovider.NewTLS(t, fakeprovider.Answer(200, "application/json", "{}"))
+	req := chat()
+	req.Header["Accept-Encoding"], req.Header["accept-encoding"] = []string{"gzip", "br"}, []string{"deflate"}
+	req.Credential = &testKey{key: "sk-canary"}
+	if _, err := adaptertest.Do(t, t.Context(), client(t, p.URL(), roots(p)), req); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Exchanges()[0].Header["Accept-Encoding"]; len(got) != 1 || got[0] != "identity" {
+		t.Errorf("asked for %q", got)
+	}
+}
+
+// E36: a caller's own key doesn't go along in the query, nor in a field that some servers take for the key's. (found by attack)
+func TestNoKeyOfTheCallersGoesAlong(t *testing.T) {
+	p := fakeprovider.NewTLS(t, fakeprovider.Answer(200, "application/json", "{}"))
+	c := client(t, p.URL(), roots(p))
+	key := &testKey{key: "sk-canary"}
+	req := chat()
+	req.Query, req.Credential = "alt=sse&%6Bey=callers", key
+	if _, err := adaptertest.Do(t, t.Context(), c, req); adaptertest.Code(t, err) != execution.CodeBadRequest || len(key.bound) != 0 {
+		t.Errorf("ended with %v, bound %d times", err, len(key.bound))
+	}
+	req = chat()
+	req.Query, req.Credential = "alt=sse", key
+	req.Header["X_Api_Key"], req.Header["x-Api_key"] = []string{"callers"}, []string{"callers"}
+	if _, err := adaptertest.Do(t, t.Context(), c, req); err != nil {
+		t.Fatal(err)
+	}
+	if seen := p.Exchanges(); len(seen) != 1 || bytes.Contains(seen[0].Head, []byte("callers")) {
+		t.Errorf("%d requests, the last with %q", len(seen), seen[0].Head)
+	}
+}

@@ -23,6 +23,9 @@ func (c *Client) check(req *execution.TunnelRequest) error {
 	if !c.allow.allows(req.Path) {
 		return refused("path is not one that this adapter passes on; its allow_paths can name more")
 	}
+	if req.Credential != nil && httprules.QueryHasKey(req.Query) {
+		return refused("the query has a key in it; the key for this provider is put in by IOP, leave yours out")
+	}
 	if err := httprules.CheckHeader(req.Header); err != nil {
 		return refused(err.Error())
 	}
@@ -74,9 +77,11 @@ func wantsLength(method string) bool {
 
 func appendHeaders(dst []byte, req *execution.TunnelRequest) []byte {
 	h := req.Header
-	own := "" // the field of the node's own key
+	own, encoding := "", "" // of a request with a key: the fields that are the node's own
 	if req.Credential != nil {
 		own, _ = req.Credential.Field()
+		encoding = "Accept-Encoding" // its answer is searched for the key, which takes one that isn't compressed
+		dst = append(dst, "Accept-Encoding: identity\r\n"...)
 	}
 	if len(h["Connection"]) > 0 { // whoever sent it to us should have obeyed it
 		h = h.Clone()
@@ -85,7 +90,8 @@ func appendHeaders(dst []byte, req *execution.TunnelRequest) []byte {
 	var stack [24]string
 	names := stack[:0]
 	for name := range h {
-		if httprules.ForProvider(name) && http.CanonicalHeaderKey(name) != "Content-Length" && !strings.EqualFold(name, own) {
+		if httprules.ForProvider(name) && http.CanonicalHeaderKey(name) != "Content-Length" && !strings.EqualFold(name, own) &&
+			!strings.EqualFold(name, encoding) {
 			names = append(names, name)
 		}
 	}
