@@ -307,6 +307,23 @@ func TestReflectedKeysAreWithheld(t *testing.T) {
 	}
 }
 
+// What is compressed can't be searched, and doesn't reach the caller either; a body as it is does. (found by attack)
+func TestCompressedAnswersAreWithheld(t *testing.T) {
+	for value, want := range map[string]execution.Code{"gzip": execution.CodeUpstreamError, "identity, br": execution.CodeUpstreamError, "Identity": 0} {
+		r := keyed(t, setup{nodes: []string{"a"}, work: func(w *work) {
+			w.input()
+			w.accept()
+			w.head(200, &pb.Header{Name: "content-encoding", Value: []byte(value)})
+			w.body("body")
+			w.end(4)
+		}}, &ledger{})
+		if o, got := r.run(r.tunnel("run-1", "{}")); code(o) != want || o.HeadSent != (want == 0) || (got.text() == "body") != (want == 0) {
+			t.Errorf("%s: %+v %q", value, o.Failure, got.text())
+		}
+		r.idle()
+	}
+}
+
 // A node that isn't the slot's is no candidate, however free it is.
 func TestOnlyTheSlotsNodesAreCandidates(t *testing.T) {
 	l := &ledger{}

@@ -2,6 +2,9 @@ package service
 
 import (
 	"bytes"
+	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"iop/packages/go/execution"
@@ -52,6 +55,11 @@ func (j *tunnelJob) head(a *attempt, h *pb.TunnelHead) {
 		a.reflected()
 		return
 	}
+	if a.scan != nil && compressed(header) {
+		r.decide(execution.Failf(execution.CodeUpstreamError, execution.OriginProvider, "the provider compressed its answer although it was "+
+			"asked not to; an answer to a request with a key isn't passed on unless it can be searched for the key"))
+		return
+	}
 	j.resp.flushed = a.streams()
 	r.out.Status = status
 	r.out.linesPerEvent = linesOf(header.Get("Content-Type"))
@@ -60,6 +68,11 @@ func (j *tunnelJob) head(a *attempt, h *pb.TunnelHead) {
 		// A provider may say 200 long before its first token; the head alone is a sign of life.
 		j.flushPending(a)
 	}
+}
+
+// compressed reports whether a body is something else than what it reads like.
+func compressed(h http.Header) bool {
+	return slices.ContainsFunc(h["Content-Encoding"], func(v string) bool { return v != "" && !strings.EqualFold(v, "identity") })
 }
 
 // piece passes a piece of the body on. It is flushed unless more is at hand already and the last flush is a moment ago.

@@ -167,6 +167,9 @@ func (w *runWay) take(a *attempt, m *message) {
 	r := a.run
 	switch e := m.event.GetEvent().(type) {
 	case *pb.RunEvent_Start:
+		if a.echoes(e.Start.GetModel()) {
+			return
+		}
 		w.pass(a, execution.Event{Kind: execution.EventStart, Model: shorten(e.Start.GetModel(), maxWord)})
 	case *pb.RunEvent_Delta:
 		w.pass(a, execution.Event{Kind: execution.EventDelta, Text: e.Delta})
@@ -181,6 +184,9 @@ func (w *runWay) take(a *attempt, m *message) {
 		w.pass(a, execution.Event{Kind: execution.EventUsage, Usage: r.out.Usage})
 	case *pb.RunEvent_Complete:
 		a.lastWord()
+		if a.echoes(e.Complete.GetFinishReason()) {
+			return
+		}
 		r.succeed(e.Complete.GetFinishReason(), e.Complete.GetUsage())
 	case *pb.RunEvent_Cancelled:
 		a.lastWord()
@@ -203,7 +209,7 @@ const maxWord = 256
 // pass gives the sink an event.
 func (w *runWay) pass(a *attempt, e execution.Event) {
 	r := a.run
-	if a.echoes(e.Text) || a.echoes(e.ToolCall.Arguments) {
+	if a.echoes(e.Text) || a.echoes(e.ToolCall.Arguments) || a.echoes(e.ToolCall.ID) || a.echoes(e.ToolCall.Name) {
 		return
 	}
 	if !r.out.HeadSent {
