@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// formsOf returns the ways in which an answer may repeat a key: as it is first, then as a percent-encoding, within JSON, and
+// formsOf returns the ways in which an answer may repeat a key: as it is first, then as a percent-encoding, within JSON or HTML, and
 // within base64 of a longer text, as "Bearer KEY" would be. Each is in memory of its own, made for it alone.
 func formsOf(value []byte) [][]byte {
 	forms := [][]byte{bytes.Clone(value)}
@@ -27,6 +27,9 @@ func formsOf(value []byte) [][]byte {
 	add(escaped(value, inJSON("", "")))
 	add(escaped(value, inJSON("/", "")))
 	add(escaped(value, inJSON("", "<>&")))
+	add(escaped(value, inJSON("", "<>&='"))) // as Gson does
+	add(escaped(value, inHTML("")))
+	add(escaped(value, inHTML("+"))) // as html/template does
 	for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
 		for before := range 3 {
 			add(within(encoding, before, value))
@@ -71,6 +74,23 @@ func inJSON(backslash, number string) func(byte) string {
 			return `\` + string(c)
 		case strings.IndexByte(number, c) >= 0:
 			return fmt.Sprintf(`\u%04x`, c)
+		}
+		return ""
+	}
+}
+
+// inHTML escapes what has a meaning in HTML, and what else some write as a number. Quotes are written in numbers by most.
+func inHTML(number string) func(byte) string {
+	return func(c byte) string {
+		switch {
+		case c == '&':
+			return "&amp;"
+		case c == '<':
+			return "&lt;"
+		case c == '>':
+			return "&gt;"
+		case c == '"', c == '\'', strings.IndexByte(number, c) >= 0:
+			return fmt.Sprintf("&#%d;", c)
 		}
 		return ""
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"html"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -31,8 +32,15 @@ func repeated(key string) map[string]string {
 		"in a query": "/v1?x=1&key=" + url.QueryEscape(key) + "&y", "in a path": url.PathEscape(key), "in a lower-case query": strings.ToLower(url.QueryEscape("&&")) + lowerEscapes(key),
 		"in JSON": string(quoted), "in JSON of another kind": strings.ReplaceAll(plain.String(), "/", `\/`), "in JSON without HTML": plain.String(),
 		"base64": base64.StdEncoding.EncodeToString([]byte("Bearer " + key)), "base64 of 1 before": base64.StdEncoding.EncodeToString([]byte("x" + key + "yz")),
-		"base64 of 2 before": base64.URLEncoding.EncodeToString([]byte("xx" + key)), "basic auth": base64.RawURLEncoding.EncodeToString([]byte("user:" + key + ":x")),
+		"base64 of 2 before": base64.URLEncoding.EncodeToString([]byte("xx" + key)), "in HTML": html.EscapeString(key), "in a template": strings.ReplaceAll(html.EscapeString(key), "+", "&#43;"),
+		"in Gson's JSON": strings.NewReplacer("=", `\u003d`, "'", `\u0027`).Replace(jsonOf(key)),
+		"basic auth":     base64.RawURLEncoding.EncodeToString([]byte("user:" + key + ":x")),
 	}
+}
+
+func jsonOf(key string) string {
+	b, _ := json.Marshal(key)
+	return string(b)
 }
 
 func lowerEscapes(key string) string {
