@@ -11,21 +11,21 @@ type Point string
 
 // The points of a run at the edge; their id is the run's.
 const (
-	EdgeGranted  Point = "edge.granted"  // has a place, the fence is to be asked - wait, kill, panic
-	EdgeFenced   Point = "edge.fenced"   // the place stands, the stream is to be opened - wait, kill, panic
-	EdgeOpened   Point = "edge.opened"   // the stream is open, nothing is written - wait, kill, panic
-	EdgeSent     Point = "edge.sent"     // the place counts as sent, the open is to be written - wait, kill, panic
-	EdgeWritten  Point = "edge.written"  // open and body are written - wait, kill, panic
-	EdgeTerminal Point = "edge.terminal" // the node's last word was read and isn't acted on - wait, kill, panic
-	EdgeSettle   Point = "edge.settle"   // the outcome is decided, the place is to be settled - wait, kill
+	EdgeGranted  Point = "edge.granted"   // has a place, the fence is to be asked - wait, kill, panic
+	EdgeFenced   Point = "edge.fenced"    // the place stands, the stream is to be opened - wait, kill, panic
+	EdgeOpened   Point = "edge.opened"    // the stream is open, nothing is written - wait, kill, panic
+	EdgeSent     Point = "edge.sent"      // the place counts as sent, the open is to be written - wait, kill, panic
+	EdgeWritten  Point = "edge.written"   // open and body are written - wait, kill, panic
+	EdgeTerminal Point = "edge.terminal"  // the node's last word was read and isn't acted on - wait, kill, panic
+	EdgeSettle   Point = "edge.settle"    // the outcome is decided, the place is to be settled - wait, kill
+	EdgeRunEnded Point = "edge.run_ended" // an end was read from control and frees no place yet - wait, kill
 )
 
 // The points of a node's connection at the edge; their id is the node's.
 const (
-	EdgeCommit   Point = "edge.commit"    // a registration is to be committed - wait, kill
-	EdgeAccept   Point = "edge.accept"    // it is, and the node is to be told - wait, kill
-	EdgeFence    Point = "edge.fence"     // out of the registry, its places are still held - wait
-	EdgeRunEnded Point = "edge.run_ended" // an end was read from control and frees no place yet - wait, kill
+	EdgeCommit Point = "edge.commit" // a registration is to be committed - wait, kill
+	EdgeAccept Point = "edge.accept" // it is, and the node is to be told - wait, kill
+	EdgeFence  Point = "edge.fence"  // out of the registry, its places are still held - wait
 )
 
 // The points of an execution at the node; their id is the run's. NodeReady's is the edge's address.

@@ -63,7 +63,7 @@ func (h *control) ready(m *pb.Ready) {
 func (h *control) runEnded(m *pb.RunEnded) {
 	var confirm []string
 	for _, e := range m.GetEnds() {
-		h.s.cfg.Faults.At(faultpoint.EdgeRunEnded, h.c.NodeID)
+		h.s.cfg.Faults.At(faultpoint.EdgeRunEnded, e.GetRunId())
 		held := h.c.RunEnded(e)
 		if h.c.Over() {
 			continue
