@@ -96,7 +96,8 @@ func (d *driver) begin(ctx context.Context, id string) (c *call, end func()) {
 		p.mu.Lock()
 		c.cancelled = p.w.now()
 		p.mu.Unlock()
-		p.w.tell(id, "provider %s is cancelled: %v", d.seat, context.Cause(ctx))
+		// Why isn't told: a cancel and the end of the stream arrive in one instant, and either may be the first.
+		p.w.tell(id, "provider %s is cancelled", d.seat)
 	})
 	return c, func() {
 		unhook()

@@ -206,6 +206,7 @@ func TestWorker(t *testing.T) {
 	if *count == 0 {
 		t.Skip("this isn't a worker")
 	}
+	runtime.GOMAXPROCS(1)
 	out := bufio.NewWriter(os.Stdout)
 	defer out.Flush()
 	dir := stateDir(t)
