@@ -4,7 +4,7 @@ import "slices"
 
 // mutants is the table. Each breaks one promise of agent-contract/FAULTS.md.
 func mutants() []Mutant {
-	all := slices.Concat(linkMutants(), runMutants(), placeMutants(), nodeMutants())
+	all := slices.Concat(linkMutants(), nodeStateMutants(), runMutants(), answerMutants(), placeMutants(), nodeMutants(), recordMutants())
 	for i := range all { // what no test below finds, whole histories may show
 		all[i].Tests = append(all[i].Tests, Test{Layer: simulation, Package: "e2e/sim", Run: "TestSimulation", Args: "-sim.seeds=100"})
 	}
@@ -42,6 +42,12 @@ func linkMutants() []Mutant {
 			New:   "if uint64(n) > 16*uint64(max) {",
 			Tests: []Test{{Layer: unit, Package: "packages/go/transport", Run: "TestReadMessageBadLength|TestReaderBadLength"}},
 		},
+	}
+}
+
+// nodeStateMutants break who is connected, and what is known of them.
+func nodeStateMutants() []Mutant {
+	return []Mutant{
 		{
 			Name: "probe-ignored", Promise: "a second registration doesn't replace a node that is alive",
 			File:  "apps/edge/internal/transport/contend.go",
@@ -132,6 +138,12 @@ func runMutants() []Mutant {
 			New:   "",
 			Tests: []Test{{Layer: unit, Package: "apps/edge/internal/httpapi", Run: "TestCallerGoneWhileWaiting|TestCallerLeavesARun"}},
 		},
+	}
+}
+
+// answerMutants break the order and the end of answers.
+func answerMutants() []Mutant {
+	return []Mutant{
 		{
 			Name: "second-terminal", Promise: "a caller gets one terminal, the first",
 			File:  "packages/go/execution/sequence.go",

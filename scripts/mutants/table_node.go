@@ -1,6 +1,6 @@
 package main
 
-// nodeMutants break executions at the node, and its journal.
+// nodeMutants break executions at the node.
 func nodeMutants() []Mutant {
 	node := func(run string) []Test { return []Test{{Layer: unit, Package: "apps/node/internal/node", Run: run}} }
 	return []Mutant{
@@ -39,6 +39,13 @@ func nodeMutants() []Mutant {
 			New:   "func (t *task) lost() {\n\tif t.background && !t.body.complete() {",
 			Tests: node("TestBackgroundRunSurvivesItsLink"),
 		},
+	}
+}
+
+// recordMutants break what the node keeps: its places, what runs, and its journal.
+func recordMutants() []Mutant {
+	node := func(run string) []Test { return []Test{{Layer: unit, Package: "apps/node/internal/node", Run: run}} }
+	return []Mutant{
 		{
 			Name: "same-run-twice", Promise: "an execution of one run_id isn't started beside another",
 			File:  "apps/node/internal/node/admit.go",
