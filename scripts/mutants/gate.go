@@ -211,7 +211,11 @@ func runTests(ctx context.Context, t Test, binary string) (string, error) {
 	cmd.WaitDelay = 5 * time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	err := cmd.Wait()
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it started itself and left behind; mostly there is nothing
 	return out.String(), err
 }
 
