@@ -4,8 +4,6 @@ import (
 	"context"
 	"net/http"
 	"testing"
-
-	"github.com/chromedp/chromedp"
 )
 
 // What a page shows before it knows anything, and of an edge that has nothing.
@@ -20,7 +18,7 @@ func TestLoadingAndEmpty(t *testing.T) {
 	}
 	p.examine("loading")
 	s.answer("snapshot", text(snapshot(nil)))
-	p.do(chromedp.Navigate(s.URL + "/console/"))
+	p.open(s.URL + "/console/")
 	p.text("#nodes-empty", "No node is configured")
 	p.text("#live-empty", "Nothing is running")
 	p.text("#ended-empty", "Nothing has ended")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -55,6 +56,7 @@ func newTab(t *testing.T, address string, expects ...string) *tab {
 	p := &tab{t: t, ctx: ctx}
 	t.Cleanup(func() {
 		cancel()
+		p.forgive()
 		p.mu.Lock()
 		defer p.mu.Unlock()
 	problems:
@@ -71,8 +73,51 @@ func newTab(t *testing.T, address string, expects ...string) *tab {
 		t.Fatal(err)
 	}
 	p.as(wide)
-	p.do(chromedp.Navigate(address))
+	p.open(address)
 	return p
+}
+
+// changedNetwork is what the browser says of a request that it gave up because a network interface came or went on this
+// machine, as they do in tests of networks. It is nobody's fault; the page gets over it, once it is loaded whole.
+const changedNetwork = "ERR_NETWORK_CHANGED"
+
+// open opens a page, and waits until its scripts are there.
+func (p *tab) open(address string) {
+	p.t.Helper()
+	p.navigate(address)
+	until(p.t, "the page starts", func() bool {
+		if js[bool](p, "(document.getElementById('link')?.dataset.phase ?? 'starting') !== 'starting'") {
+			return true
+		}
+		if p.forgive() {
+			p.navigate(address)
+		}
+		return false
+	})
+}
+
+func (p *tab) navigate(address string) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, limit)
+	defer cancel()
+	for {
+		err := chromedp.Do(ctx, chromedp.Navigate(address))
+		if err == nil {
+			return
+		}
+		if !strings.Contains(err.Error(), changedNetwork) {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// forgive forgets that the network has changed, and reports whether it had.
+func (p *tab) forgive() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := len(p.problems)
+	p.problems = slices.DeleteFunc(p.problems, func(problem string) bool { return strings.Contains(problem, changedNetwork) })
+	return len(p.problems) < before
 }
 
 // listen takes the browser's events, in its loop.

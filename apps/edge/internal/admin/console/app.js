@@ -210,4 +210,5 @@ document.addEventListener('visibilitychange', () => {
   else resume();
 });
 
+enter('loading');
 if (!document.hidden) start();
