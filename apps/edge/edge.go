@@ -145,7 +145,8 @@ func build(cfg *config.Edge, generations *node.Generations, ledger *usage.Ledger
 	registry = node.New(node.Config{State: current, Scheduler: places, Events: bus, Generations: generations, Log: opts.Log,
 		Faults: opts.Faults})
 	g.events = bus
-	if g.leases, err = openLeases(cfg, current, registry.EdgeID(), credential.Config{Events: bus, Log: opts.Log}); err != nil {
+	now := steady(time.Now())
+	if g.leases, err = openLeases(cfg, current, registry.EdgeID(), credential.Config{Events: bus, Log: opts.Log, Now: now}); err != nil {
 		return nil, err
 	}
 	var leases transport.Leases // not a nil *credential.Store in an interface
@@ -178,7 +179,7 @@ func build(cfg *config.Edge, generations *node.Generations, ledger *usage.Ledger
 	})
 	g.nodes = transport.NewServer(transport.Config{
 		Registry: registry, Identity: g.identity, Runs: g.service, Leases: leases, Events: bus, Log: opts.Log, Timers: linkTimers(cfg.Timers),
-		MaxUnregistered: cfg.Limits.Unregistered, MaxHandshakes: cfg.Limits.Handshakes, Faults: opts.Faults,
+		MaxUnregistered: cfg.Limits.Unregistered, MaxHandshakes: cfg.Limits.Handshakes, Faults: opts.Faults, Now: now,
 	})
 	g.handler = httpapi.New(httpapi.Config{
 		State: current, Tunnels: g.service, Runs: g.service, Commands: g.service, Offers: view.offers,

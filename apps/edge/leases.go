@@ -22,6 +22,13 @@ func openLeases(cfg *config.Edge, current func() *config.State, edgeID string, o
 	return credential.Open(opts)
 }
 
+// steady is the clock of leases, which nodes are told of, too: the wall clock as it was at the start, and what has passed
+// since. When somebody sets the machine's clock back by an hour, nodes would refuse every lease until that hour is over: they
+// have seen that time, and take what was for it for replayed.
+func steady(start time.Time) func() time.Time {
+	return func() time.Time { return start.Add(time.Since(start)) }
+}
+
 // lender lends the store's keys to runs.
 type lender struct{ store *credential.Store }
 

@@ -106,7 +106,7 @@ func (w *controlWriter) writePulse(p *pulse) {
 		w.put(&pb.NodeControl{Message: &pb.NodeControl_Heartbeat{Heartbeat: hb}})
 		return
 	}
-	hb.SentMs = time.Now().UnixMilli()
+	hb.SentMs = w.link.cfg.Now().UnixMilli()
 	w.put(&pb.EdgeControl{Message: &pb.EdgeControl_Heartbeat{Heartbeat: hb}})
 }
 

@@ -24,6 +24,8 @@ type Config struct {
 	Part        time.Duration // an orderly end: what is pending, the Goodbye, and the peer's own close, 1 s
 	Log         zerolog.Logger
 	Faults      *faultpoint.Hooks // asked at the points of the link; nil is nobody
+	// Now is the clock by which an edge tells its nodes the time: the one that leases are issued by. Nil is the wall clock.
+	Now func() time.Time
 
 	// Clocks reads the node's clocks, and Exchanged is told of each heartbeat that the edge has answered, by the control
 	// reader: it returns at once. Both or none; without them nobody is told.
@@ -39,7 +41,7 @@ type ClockReading struct {
 
 // Exchange is a node's heartbeat and its answer: what a node knows of the edge's clock.
 type Exchange struct {
-	EdgeMS         int64 // the edge's wall clock when it wrote the answer, Unix milliseconds
+	EdgeMS         int64 // the edge's clock when it wrote the answer, Unix milliseconds
 	Sent, Received ClockReading
 }
 
@@ -54,6 +56,9 @@ func (c Config) withDefaults() Config {
 	set(&c.ControlOpen, 5*time.Second)
 	set(&c.StreamReset, 10*time.Second)
 	set(&c.Part, time.Second)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	return c
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
@@ -136,5 +137,26 @@ func TestLiesAreToldOnce(t *testing.T) {
 	}
 	if n := strings.Count(r.log.String(), "lease misused"); n != 1 {
 		t.Errorf("%d lines about one lease", n)
+	}
+}
+
+// Leases have the time that nodes are told, whatever the wall clock is set to meanwhile: a node that has seen a later time
+// takes what ends before it for replayed. (found by attack)
+func TestLeasesGoByTheClockThatNodesAreTold(t *testing.T) {
+	r := opened(t)
+	n := r.node("gpu-1", 1)
+	if key, err := n.use(r.lend(n.to, "run-1"), "run-1"); key != keyA {
+		t.Fatal(err)
+	}
+	for _, jump := range []time.Duration{-time.Hour, time.Hour} {
+		r.store.cfg.Now = func() time.Time { return time.Now().Add(jump) }
+		l := r.lend(n.to, "jumped")
+		if _, err := n.use(l, "jumped"); err == nil {
+			t.Errorf("%v: the lease has another time than the store's clock", jump)
+		}
+	}
+	r.store.cfg.Now = time.Now
+	if key, err := n.use(r.lend(n.to, "run-2"), "run-2"); key != keyA {
+		t.Error(err)
 	}
 }

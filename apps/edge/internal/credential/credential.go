@@ -42,6 +42,8 @@ type Config struct {
 	Events *events.Bus
 	// Log takes the audit.
 	Log zerolog.Logger
+	// Now is the clock of leases, which must be the one that nodes are told of; nil = the wall clock.
+	Now func() time.Time
 	// AckWait is how long a change of a slot waits for nodes to take it in; 0 = 30 s.
 	AckWait time.Duration
 }

@@ -58,7 +58,7 @@ func (s *Store) try(state *config.State, o *Order) (*Lease, error) {
 		return nil, nil // another configuration is being taken in: the key may be the one of before
 	}
 	grant.SlotRevision = b.revision
-	now := time.Now()
+	now := s.cfg.Now()
 	made, err := b.signer.issuer.Issue(o.Recipient, grant, b.key.secret, now.UnixMilli(), lifetime(state))
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (s *Store) try(state *config.State, o *Order) (*Lease, error) {
 	}
 	e := &entry{
 		id: made.LeaseID, run: o.RunID, slot: o.Route.Slot, to: peer{o.NodeID, o.Generation}, revision: b.revision, attempt: o.Attempt,
-		ends: now.Add(lifetime(state) + lateBy), state: leaseIssued, open: true,
+		ends: time.Now().Add(lifetime(state) + lateBy), state: leaseIssued, open: true,
 	}
 	if ok, err := s.enter(e); !ok || err != nil {
 		return nil, err

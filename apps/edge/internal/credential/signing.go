@@ -171,7 +171,7 @@ func (s *Store) Keys() []Key {
 			keys = append(keys, Key{ID: k.key.ID(), Public: k.key.Public()})
 		}
 	}
-	return append(keys, unexpired(s.ring.old, time.Now())...)
+	return append(keys, unexpired(s.ring.old, s.cfg.Now())...)
 }
 
 // OnKeys sets who brings changed [Store.Keys] to the nodes. It returns when every connected node has taken them in, or ctx
@@ -229,7 +229,7 @@ func (s *Store) switchTo(next *signer) error {
 	if ring.next != next {
 		return errKeyDropped
 	}
-	now := time.Now()
+	now := s.cfg.Now() // by which nodes judge
 	ring.old = append(unexpired(ring.old, now), Key{
 		ID: ring.current.key.ID(), Public: ring.current.key.Public(), NotAfter: now.Add(oldFor).UnixMilli(),
 	})

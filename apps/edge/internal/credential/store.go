@@ -106,6 +106,9 @@ func Open(cfg Config) (*Store, error) {
 }
 
 func open(cfg Config, d disk, sources *resolver) (*Store, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	s := &Store{
 		cfg: cfg, disk: d, sources: sources,
 		rotating: make(chan struct{}, 1), quiet: quiet, published: map[often]time.Time{},

@@ -224,7 +224,7 @@ func (h *handshake) prepare(version int32, p *config.Projection) (*node.Connecti
 	c := h.s.cfg.Registry.NewConnection(id, h.rec, p, h.bare)
 	c.SetRecipient(recipient)
 	tuning := h.s.cfg.Timers.link(*c.Log())
-	tuning.Faults = h.s.cfg.Faults
+	tuning.Faults, tuning.Now = h.s.cfg.Faults, h.s.cfg.Now
 	c.Link = link.NewEdgeLink(h.conn, tuning, &control{s: h.s, c: c})
 	return c, h.response(version, generation, payload, id.Features), nil
 }
@@ -279,7 +279,7 @@ func (h *handshake) response(version int32, generation uint64, payload *pb.NodeC
 		EdgeId: h.s.cfg.Registry.EdgeID(), EdgeInstance: h.s.instance, Config: payload, Features: common,
 		Limits: &pb.Limits{HeartbeatMs: t.Heartbeat.Milliseconds(), DeadMs: t.Dead.Milliseconds(),
 			MaxFrame: 16 << 10, MaxOpen: link.MaxOpen},
-		EdgeTimeMs: time.Now().UnixMilli(),
+		EdgeTimeMs: h.s.cfg.Now().UnixMilli(),
 	}
 }
 

@@ -74,6 +74,8 @@ type Config struct {
 	MaxHandshakes int
 	// Payload makes what a node is told from its projection. Default [Payloads] of Leases.
 	Payload func(*config.Projection) (*pb.NodeConfigPayload, error)
+	// Now is the clock that nodes are told of, the one by which Leases issues. Nil is the wall clock.
+	Now func() time.Time
 	// Log gets a line for every refusal and every change of a connection's life.
 	Log zerolog.Logger
 	// Faults is asked at the points of a connection; nil is nobody.
@@ -120,6 +122,9 @@ func NewServer(cfg Config) *Server {
 	}
 	if cfg.MaxHandshakes == 0 {
 		cfg.MaxHandshakes = 64
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
 	if cfg.Payload == nil {
 		cfg.Payload = Payloads(cfg.Leases)
