@@ -135,6 +135,7 @@ iop-edge() { command iop-edge "$@" || permitted $? "$@"; }
 iop-node() { command iop-node "$@" || permitted $? "$@"; }
 bin/iop-edge() { command bin/iop-edge "$@" || permitted $? "$@"; }
 bin/iop-node() { command bin/iop-node "$@" || permitted $? "$@"; }
+make() { command make -o build "$@"; }                      # what is tested is built; TestDemo builds
 permitted() { [[ $1 = 1 && $2 = doctor ]] || return "$1"; } # it may warn of the machine
 `
 	return begin + s.String()
@@ -180,7 +181,7 @@ func run(t *testing.T, dir string, argv []string, program string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*patience.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*patience.Limit)
 	defer cancel()
 	argv = append(argv, "bash", "-c", program)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)

@@ -118,6 +118,9 @@ func write(t *testing.T, file, text string) {
 // copyTree copies what a clone has, and what is about to be committed.
 func copyTree(t *testing.T, dir string) {
 	t.Helper()
+	if err := os.CopyFS(filepath.Join(dir, "bin"), os.DirFS(bin)); err != nil {
+		t.Fatal(err)
+	}
 	list, err := exec.Command("git", "-C", "../..", "ls-files", "-coz", "--exclude-standard").Output()
 	if err != nil {
 		t.Skipf("this is no clone: %v", err)
