@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/rs/zerolog"
+	"google.golang.org/protobuf/proto"
 
 	"iop/apps/node/internal/page"
 	"iop/packages/go/credentiallease"
@@ -29,7 +30,7 @@ func (s *Session) UseLeases(guard *credentiallease.Guard, now func() credentiall
 }
 
 // Revoked takes in a change of a slot's state and returns the acknowledgement: no byte of a secret that doesn't count any
-// more leaves after this, except in the runs that it lists. It is nil without negotiated leases. It only changes memory.
+// more leaves after this, except in the runs that it lists. It is nil without negotiated leases, and when they are too many to name. It only changes memory.
 func (s *Session) Revoked(m *pb.CredentialRevoked) *pb.RevokeAck {
 	if s.leases == nil {
 		s.Late("credential_revoked")
@@ -40,7 +41,24 @@ func (s *Session) Revoked(m *pb.CredentialRevoked) *pb.RevokeAck {
 	})
 	s.log.Info().Str("slot", loggable(m.GetSlot())).Uint64("min_revision", m.GetMinRevision()).Bool("disabled", m.GetDisabled()).
 		Uint64("epoch", m.GetEpoch()).Int("committed", len(committed)).Msg("slot changed")
-	return &pb.RevokeAck{Epoch: m.GetEpoch(), CommittedRunIds: committed}
+	ack := revokeAck(m.GetEpoch(), committed)
+	if ack == nil {
+		s.log.Warn().Str("slot", loggable(m.GetSlot())).Int("committed", len(committed)).Msg("too many runs have sent the key to name them all")
+	}
+	return ack
+}
+
+// maxAck is how long an acknowledgement may be: an edge takes 64 KiB, and ends the link of a node that sends more.
+const maxAck = 60 << 10
+
+// revokeAck is the acknowledgement, or nil when it would be too long. An edge that hears nothing takes every run of the
+// connection that was lent the key for one that has sent it, which is more than the truth and never less.
+func revokeAck(epoch uint64, committed []string) *pb.RevokeAck {
+	ack := &pb.RevokeAck{Epoch: epoch, CommittedRunIds: committed}
+	if proto.Size(ack) > maxAck {
+		return nil
+	}
+	return ack
 }
 
 // Settled says that the Edge has confirmed that this node works by a projection: it issues leases by that one now.

@@ -89,11 +89,12 @@ func (p *Pool) Take() *Page {
 	return &Page{pool: p, b: b, kind: kind}
 }
 
-// put keeps a page, unless there are enough or nobody will take one any more.
+// put keeps a page, unless there are enough or nobody will take one any more. One of the heap is never kept: it was the
+// best that there was in a moment when many were out, and the next may be better.
 func (p *Pool) put(page *Page) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.free) >= keep {
+	if p.closed || len(p.free) >= keep || page.kind == Heap {
 		return false
 	}
 	p.free = append(p.free, page)

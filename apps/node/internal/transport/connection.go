@@ -349,7 +349,9 @@ func (c *connection) handle(m *pb.EdgeControl) bool {
 		if c.lending == nil {
 			return false
 		}
-		c.mux.SendRevokeAck(c.session.Revoked(v.CredentialRevoked))
+		if ack := c.session.Revoked(v.CredentialRevoked); ack != nil {
+			c.mux.SendRevokeAck(ack)
+		}
 	case *pb.EdgeControl_RecipientChallenge:
 		if c.lending == nil {
 			return false
