@@ -3,6 +3,8 @@ package transport
 import (
 	"sync/atomic"
 
+	"golang.org/x/time/rate"
+
 	"iop/apps/edge/internal/node"
 	"iop/packages/go/config"
 	"iop/packages/go/credentiallease"
@@ -15,8 +17,13 @@ type control struct {
 	s *Server
 	c *node.Connection
 
+	keys      *rate.Limiter                             // of recipient keys that are looked at
 	asking    atomic.Bool                               // a challenge is being made
 	challenge atomic.Pointer[credentiallease.Challenge] // that waits for its answer
+}
+
+func newControl(s *Server, c *node.Connection) *control {
+	return &control{s: s, c: c, keys: rate.NewLimiter(rate.Every(keyEvery), keyBurst)}
 }
 
 // Control implements the link's EdgeHandler.

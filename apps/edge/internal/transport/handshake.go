@@ -225,7 +225,7 @@ func (h *handshake) prepare(version int32, p *config.Projection) (*node.Connecti
 	c.SetRecipient(recipient)
 	tuning := h.s.cfg.Timers.link(*c.Log())
 	tuning.Faults, tuning.Now = h.s.cfg.Faults, h.s.cfg.Now
-	c.Link = link.NewEdgeLink(h.conn, tuning, &control{s: h.s, c: c})
+	c.Link = link.NewEdgeLink(h.conn, tuning, newControl(h.s, c))
 	return c, h.response(version, generation, payload, id.Features), nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"time"
 
 	"iop/apps/edge/internal/node"
 	"iop/packages/go/credentiallease"
@@ -85,10 +86,17 @@ func transcriptOf(export func(label string, context []byte, n int) ([]byte, erro
 	return t, err
 }
 
+// keyEvery and keyBurst bound the recipient keys of one connection: a node announces one in 12 hours, and each costs the
+// edge a key encapsulation.
+const (
+	keyEvery = time.Minute
+	keyBurst = 8
+)
+
 // recipient is a new key that a node announces on a connection that lives. To answer takes a computation, which isn't
 // the control reader's to do; the node announces one at a time, twice a day.
 func (h *control) recipient(m *pb.RecipientKey) {
-	if !h.c.Lends() || !h.asking.CompareAndSwap(false, true) {
+	if !h.c.Lends() || !h.keys.Allow() || !h.asking.CompareAndSwap(false, true) {
 		h.c.Unknown()
 		return
 	}

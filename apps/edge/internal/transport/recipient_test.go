@@ -296,3 +296,13 @@ func TestNewRecipientKey(t *testing.T) {
 	n.Link.SendRecipientProof(make([]byte, credentiallease.ProofSize))
 	s.seen.want(t, events.KindFenced, "protocol")
 }
+
+// A node that announces keys without end has few of them looked at. (found by attack)
+func TestFewRecipientKeysAreLookedAt(t *testing.T) {
+	s, l := newLending(t)
+	r, n := s.lending(l)
+	c := s.Registry.Lookup("a", n.Generation())
+	if asked := transport.Announced(t, s.Server, c, r.key.Public(), 200); asked == 0 || asked > 20 {
+		t.Errorf("%d of 200 were looked at", asked)
+	}
+}
