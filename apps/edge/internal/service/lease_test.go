@@ -241,6 +241,23 @@ func TestRefusedLeases(t *testing.T) {
 	}
 }
 
+// E19: a refusal is final, as a rejection and as a terminal, although another node is free that may be given the key, and another
+// route has another key: one error, one lease, and the other node isn't asked.
+func TestARefusedLeaseGoesNowhereElse(t *testing.T) {
+	for _, rejected := range []bool{true, false} {
+		for _, reason := range []credentiallease.Reason{credentiallease.BadSignature, credentiallease.WrongRecipient, credentiallease.Disabled,
+			credentiallease.ClockUnsynced, credentiallease.OpenFailed, credentiallease.Unused, 200} {
+			l := &ledger{}
+			r := keyed(t, setup{nodes: []string{"a", "b"}, work: func(w *work) { w.input(); w.refuses(reason, rejected) }}, l)
+			o, _ := r.run(r.tunnel("run-1", "{}"))
+			if n := r.node("a", 1).openCount() + r.node("b", 1).openCount(); code(o) != execution.CodeCredentialRefused || n != 1 || l.issued() != 1 || o.Attempts != 1 {
+				t.Errorf("%v: %v, %d opens, %d leases", reason, code(o), n, l.issued())
+			}
+			r.idle()
+		}
+	}
+}
+
 // CR-10, the fence: a key that changes between the lease and the open isn't used; what isn't sent is void, what was sent on a link
 // that went may have been used.
 func TestLeasesAreFenced(t *testing.T) {
