@@ -53,9 +53,14 @@ func (d *decoder) checkProxy(n *Node) {
 		n.Proxy = strings.TrimSuffix(addr, "/")
 		d.address("proxy", n.Proxy, false)
 	}
-	if !n.ProxyCredentials.IsZero() && !strings.Contains(n.ProxyCredentials.Reveal(), ":") {
-		d.add("proxy_credentials", "must be USER:PASSWORD")
+	if n.ProxyCredentials.IsZero() || d.bad["proxy_credentials"] {
+		return
 	}
+	text, name, ok := d.secret("proxy_credentials", n.ProxyCredentials.Reveal())
+	if ok && !strings.Contains(text, ":") {
+		d.add("proxy_credentials", "%s must hold USER:PASSWORD", name)
+	}
+	n.ProxyCredentials = NewSecret(text)
 }
 
 func (d *decoder) notAbove(path string, v time.Duration, other string, limit time.Duration) {

@@ -75,6 +75,35 @@ func TestNodeRefusals(t *testing.T) {
 	}
 }
 
+// What the proxy is shown is what the source has, never the source itself; and none of it is ever said.
+func TestProxyCredentials(t *testing.T) {
+	const secret = "node:S3CR3T-Zk81xQwPo0"
+	dir := t.TempDir()
+	writeFile(t, dir, "good", secret+"\n", 0o600)
+	writeFile(t, dir, "open", secret, 0o644)
+	writeFile(t, dir, "bare", "S3CR3T-Zk81xQwPo0\n", 0o600)
+	t.Setenv("IOP_TEST_TOKEN", "0123456789abcdef")
+	t.Setenv("IOP_TEST_PROXY", secret)
+	for source, want := range map[string]string{
+		"file:" + dir + "/good": "",
+		"env:IOP_TEST_PROXY":    "",
+		"file:" + dir + "/none": "/none doesn't exist",
+		"file:" + dir + "/open": "/open is open to every user",
+		"file:" + dir + "/bare": "/bare must hold USER:PASSWORD",
+		secret:                  "must say where the secret is, not what it is",
+	} {
+		n, err := ParseNode("f", []byte(goodNode+"proxy: http://p:3128\nproxy_credentials: '"+source+"'\n"))
+		switch {
+		case want == "" && (err != nil || n.ProxyCredentials.Reveal() != secret):
+			t.Errorf("%s: %v, or other credentials", source, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), "f:4: proxy_credentials: ") || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v, want %s", source, err, want)
+		case err != nil:
+			leaks(t, err.Error(), "S3CR3T-Zk81xQwPo0")
+		}
+	}
+}
+
 // E45, and nothing of what is in a source is ever said.
 func TestTokenSources(t *testing.T) {
 	dir := t.TempDir()
@@ -122,8 +151,8 @@ func TestTokenSources(t *testing.T) {
 		"cred:nothing":                                  "credential nothing doesn't exist",
 		"cred:../x":                                     "cred: must be followed by the name of a systemd credential",
 		"exec:cat x":                                    "exec: isn't supported by this version; use file:, env: or cred:",
-		secret:                                          "must say where the token is, not what it is",
-		joinPrefix + secret:                             "must say where the token is, not what it is",
+		secret:                                          "must say where the secret is, not what it is",
+		joinPrefix + secret:                             "must say where the secret is, not what it is",
 	} {
 		n, err := ParseNode("f", []byte("edges: [e:1]\ntoken: '"+source+"'\n"))
 		switch {

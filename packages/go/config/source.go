@@ -17,24 +17,37 @@ var (
 	hexHash  = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
 )
 
-// token reads the node's token from the source that the file names. Everything that it reports names the source, never
-// what is in it. pin is the CA that a join string names.
+// token reads the node's token from the source that the file names. pin is the CA that a join string names.
 func (d *decoder) token(path, source string) (token Secret, pin string) {
+	text, name, ok := d.secret(path, source)
+	if !ok {
+		return Secret{}, ""
+	}
+	token, pin, err := parseToken(text)
+	if err != nil {
+		d.add(path, "%s %s", name, err)
+		return Secret{}, ""
+	}
+	return token, pin
+}
+
+// secret reads what the source has that the file names. Everything that it reports names the source, never what is in it;
+// name is how to report more of it.
+func (d *decoder) secret(path, source string) (text, name string, ok bool) {
 	kind, rest, _ := strings.Cut(source, ":")
-	var text, name string
 	var err error
 	switch kind {
 	case "file":
 		if rest == "" {
 			d.add(path, "file: must be followed by a path")
-			return Secret{}, ""
+			return "", "", false
 		}
 		name = d.resolve(rest)
 		text, err = readSecretFile(name)
 	case "env":
 		if !envName.MatchString(rest) {
 			d.add(path, "env: must be followed by the name of an environment variable")
-			return Secret{}, ""
+			return "", "", false
 		}
 		name = "environment variable " + rest
 		if text = os.Getenv(rest); text == "" {
@@ -43,25 +56,23 @@ func (d *decoder) token(path, source string) (token Secret, pin string) {
 	case "cred":
 		if !credName.MatchString(rest) {
 			d.add(path, "cred: must be followed by the name of a systemd credential")
-			return Secret{}, ""
+			return "", "", false
 		}
 		name = "credential " + rest
 		text, err = readCredential(rest)
 	case "exec":
 		d.add(path, "exec: isn't supported by this version; use file:, env: or cred:")
-		return Secret{}, ""
+		return "", "", false
 	default:
-		d.add(path, "must say where the token is, not what it is: write it into a file that only this program's "+
+		d.add(path, "must say where the secret is, not what it is: write it into a file that only this program's "+
 			"user can read (chmod 600) and give file:PATH, or give env:NAME or cred:NAME")
-		return Secret{}, ""
+		return "", "", false
 	}
-	if err == nil {
-		if token, pin, err = parseToken(text); err == nil {
-			return token, pin
-		}
+	if err != nil {
+		d.add(path, "%s %s", name, err)
+		return "", "", false
 	}
-	d.add(path, "%s %s", name, err)
-	return Secret{}, ""
+	return text, name, true
 }
 
 func readCredential(name string) (string, error) {
