@@ -2,6 +2,7 @@ package credential
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 // moved is the rig's configuration with the slot for another provider, whose key comes from another file.
@@ -158,5 +160,37 @@ func TestLeasesGoByTheClockThatNodesAreTold(t *testing.T) {
 	r.store.cfg.Now = time.Now
 	if key, err := n.use(r.lend(n.to, "run-2"), "run-2"); key != keyA {
 		t.Error(err)
+	}
+}
+
+// A file system that hangs holds up nobody: the read is given up, and not begun again until it has come back. (found by attack)
+func TestAFileThatHangs(t *testing.T) {
+	r := newResolver()
+	r.limit = time.Millisecond
+	free, begun := make(chan struct{}), make(chan struct{}, 9)
+	late := []byte(keyA)
+	r.private = func(string, int, bool) ([]byte, error) {
+		begun <- struct{}{}
+		<-free
+		return late, nil
+	}
+	for range 3 {
+		if _, err := r.read(t.Context(), fileSource("/hangs"), false); !errors.Is(err, errStuck) {
+			t.Fatalf("%v", err)
+		}
+	}
+	<-begun
+	if len(begun) != 0 {
+		t.Error("it was read again")
+	}
+	close(free)
+	r.limit = patience.Limit
+	until(t, "the read is back", func() bool { return r.count("/hangs", 0) == 0 })
+	if late[0] != 0 {
+		t.Error("what came too late wasn't cleared")
+	}
+	late = []byte(keyB)
+	if key, err := r.read(t.Context(), fileSource("/hangs"), false); err != nil || string(key) != keyB {
+		t.Errorf("read again: %v", err)
 	}
 }

@@ -20,14 +20,16 @@ import (
 // resolver reads keys from where they are. Its errors say which rule is broken: never a byte of what was read, and neither
 // a path nor an argument, in whose place somebody may have written the key.
 type resolver struct {
-	limit time.Duration // of a program
+	limit   time.Duration // of a program, and of a file system that hangs
+	private func(path string, most int, mounted bool) ([]byte, error)
 
-	mu  sync.Mutex
-	env map[string]credentiallease.Secret // variables that were read; they aren't in the environment any more
+	mu    sync.Mutex
+	stuck map[string]int                    // how many reads of a file nobody waits for any more
+	env   map[string]credentiallease.Secret // variables that were read; they aren't in the environment any more
 }
 
 func newResolver() *resolver {
-	return &resolver{limit: execLimit, env: map[string]credentiallease.Secret{}}
+	return &resolver{limit: execLimit, private: readPrivate, stuck: map[string]int{}, env: map[string]credentiallease.Secret{}}
 }
 
 // read returns the key of a source, in memory that is the caller's. peek leaves the environment as it is.
@@ -35,9 +37,9 @@ func (r *resolver) read(ctx context.Context, src config.SecretSource, peek bool)
 	var raw []byte
 	switch src.Kind {
 	case config.SourceFile:
-		raw, err = readPrivate(src.Name, credentiallease.MaxSecret+len("\r\n"), true)
+		raw, err = r.file(ctx, src.Name)
 	case config.SourceCred:
-		raw, err = readCredential(src.Name)
+		raw, err = r.credential(ctx, src.Name)
 	case config.SourceEnv:
 		raw, err = r.variable(src.Name, peek)
 	case config.SourceExec:
@@ -74,8 +76,48 @@ func checked(raw []byte) ([]byte, error) {
 	return bytes.Clone(line), nil
 }
 
-// readCredential reads a credential that systemd made for this service.
-func readCredential(name string) ([]byte, error) {
+// file reads a key's file within the limit: on a file system that hangs a read takes for ever, and neither the start, nor a
+// reload, nor the other slots wait for it. Until it comes back the file isn't read again.
+func (r *resolver) file(ctx context.Context, path string) ([]byte, error) {
+	if r.count(path, 0) > 0 {
+		return nil, errStuck
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.limit)
+	defer cancel()
+	got := make(chan result)
+	go func() { // ends with the read
+		buf, err := r.private(path, credentiallease.MaxSecret+len("\r\n"), true)
+		select {
+		case got <- result{buf: buf, err: err}:
+		case <-ctx.Done():
+			clear(buf)
+			r.count(path, -1)
+		}
+	}()
+	select {
+	case read := <-got:
+		return read.buf, read.err
+	case <-ctx.Done():
+		r.count(path, 1)
+		return nil, errStuck
+	}
+}
+
+var errStuck = errors.New("can't be read: its file system doesn't answer")
+
+// count adds to the number of a file's reads that are stuck. Of one that comes back in the moment in which it is given up the
+// end may be counted first.
+func (r *resolver) count(path string, more int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stuck[path] += more; r.stuck[path] == 0 {
+		delete(r.stuck, path)
+	}
+	return r.stuck[path]
+}
+
+// credential reads a credential that systemd made for this service.
+func (r *resolver) credential(ctx context.Context, name string) ([]byte, error) {
 	dir := os.Getenv("CREDENTIALS_DIRECTORY")
 	switch {
 	case dir == "":
@@ -83,7 +125,7 @@ func readCredential(name string) ([]byte, error) {
 	case name == "" || name != filepath.Base(name) || name == "." || name == "..":
 		return nil, errors.New("isn't the name of a credential: it has a separator in it")
 	}
-	return readPrivate(filepath.Join(dir, name), credentiallease.MaxSecret+len("\r\n"), true)
+	return r.file(ctx, filepath.Join(dir, name))
 }
 
 // readPrivate reads a file that nobody but this program's user and root can have written or read. A device or a pipe is
