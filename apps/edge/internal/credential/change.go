@@ -263,7 +263,7 @@ func (s *Store) sharing(id string) (others []string) {
 	defer s.mu.Unlock()
 	mark := s.records[id].Key
 	for other := range s.slots {
-		if r := s.records[other]; r.Key == mark && !r.revoked() {
+		if r := s.records[other]; mark != "" && r.Key == mark && !r.revoked() {
 			others = append(others, other)
 		}
 	}
