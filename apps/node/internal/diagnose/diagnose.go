@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -125,10 +126,23 @@ func (x *examination) identity(context.Context) []doctor.Finding {
 	return []doctor.Finding{doctor.Well("tls", "there is none, and none is needed: the Edge is on this machine")}
 }
 
+// dial connects to an Edge as the node does.
+func (x *examination) dial(ctx context.Context, check, edge string) (net.Conn, doctor.Finding) {
+	if x.cfg.Proxy == "" {
+		return doctor.Dial(ctx, check, "edges", edge)
+	}
+	conn, err := transport.ThroughProxy(x.cfg.Proxy, x.cfg.ProxyCredentials)(ctx, edge)
+	if err != nil {
+		return nil, doctor.Failed(check, "correct proxy, proxy_credentials or edges, or start what should be there; the proxy must allow CONNECT to this port",
+			"%s can't be reached: %s", edge, err)
+	}
+	return conn, doctor.Well(check, "something answers there, through the proxy %s", x.cfg.Proxy)
+}
+
 // edge looks at the way to one Edge: its address, TLS, whether it would let this node in, and its clock.
 func (x *examination) edge(ctx context.Context, edge string) []doctor.Finding {
 	name := "edge " + edge
-	conn, found := doctor.Dial(ctx, name, "edges", edge)
+	conn, found := x.dial(ctx, name, edge)
 	if conn == nil {
 		return []doctor.Finding{found, doctor.Skip("token", "", "%s wasn't asked, since it can't be reached", edge)}
 	}
