@@ -18,6 +18,7 @@ type conn struct {
 	// Owned by the goroutine that reads.
 
 	reused    bool
+	streamed  bool // its last answer was chunked
 	idleSince time.Time
 	idle      time.Duration // limit of each read, 0 = the deadline is somebody else's business
 	headLeft  int           // what may still be read of the head; negative: the head is over

@@ -69,7 +69,11 @@ func (x *exchange) run(ctx context.Context, sink execution.TunnelSink, prefix, p
 		err = x.pass(resp, sink)
 	}
 	// A stop that comes too late means that abort runs now or has run: that connection isn't kept.
-	x.settle(stop() && err == nil && !x.own && x.reusable(resp))
+	reuse := stop() && err == nil && !x.own && x.reusable(resp)
+	if reuse {
+		x.conn.streamed = len(resp.TransferEncoding) > 0
+	}
+	x.settle(reuse)
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -261,7 +265,7 @@ func (x *exchange) pieceFailure(resp *http.Response, err error) error {
 
 // reusable reports whether the connection may carry another request: the answer was whole and its end was known
 // beforehand, nothing was left over, and the whole request was taken. After a chunked answer a connection is used
-// again only on https://, where providers mean what their heads say. (provider notes 1)
+// again only on https://, where a handshake is worth more, and there only after a rest. (provider notes 1)
 func (x *exchange) reusable(resp *http.Response) bool {
 	return x.keepable(resp) && !x.unread && x.conn.br.Buffered() == 0
 }

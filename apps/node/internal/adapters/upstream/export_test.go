@@ -10,6 +10,9 @@ import (
 // KeepIdle changes how long idle connections are kept, so that a test on a busy machine can count connections.
 func (c *Client) KeepIdle(d time.Duration) { c.pool.keep = d }
 
+// NoRest uses a connection again at once after a chunked answer.
+func (c *Client) NoRest() { c.pool.rest = 0 }
+
 // AwaitEnd changes how long the end of an answer is waited for when the sink has enough, for the same reason.
 func (c *Client) AwaitEnd(d time.Duration) { c.pool.end = d }
 

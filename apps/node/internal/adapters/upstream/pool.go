@@ -21,6 +21,7 @@ type pool struct {
 	connect time.Duration
 	tls     *tls.Config   // nil on http://
 	max     int           // idle connections kept
+	rest    time.Duration // streamRest; a test's to change
 	end     time.Duration // how long an answer's end is waited for when the sink has enough
 	log     zerolog.Logger
 
@@ -39,7 +40,7 @@ type pool struct {
 }
 
 func newPool(b httprules.Base, cfg Config) *pool {
-	p := &pool{base: b, connect: cfg.Connect, max: max(cfg.MaxConcurrency, 1), end: endLimit, keep: idleKeepPlain, most: idleKeepMost, log: cfg.Log}
+	p := &pool{base: b, connect: cfg.Connect, max: max(cfg.MaxConcurrency, 1), end: endLimit, rest: streamRest, keep: idleKeepPlain, most: idleKeepMost, log: cfg.Log}
 	p.heads.New = func() any { return buffer(outSize) }
 	p.pieces.New = func() any { return buffer(MaxPiece) }
 	if p.connect <= 0 {
@@ -62,16 +63,31 @@ func buffer(n int) *[]byte {
 	return &b
 }
 
+// streamRest is how long a connection rests after a chunked answer. llama-server closes after each, whatever its head says,
+// and with TLS too: the next request met that close. Who closes does it at once, so that what is open by then stays open.
+const streamRest = 50 * time.Millisecond
+
+// restedLocked returns the place of the connection used last that may be used, -1 if there is none.
+func (p *pool) restedLocked(now time.Time) int {
+	for at := len(p.idle) - 1; at >= 0; at-- {
+		if c := p.idle[at]; !c.streamed || now.Sub(c.idleSince) >= p.rest {
+			return at
+		}
+	}
+	return -1
+}
+
 // take returns an idle connection that is alive as far as can be seen, nil if there is none.
 func (p *pool) take() *conn {
 	for {
 		p.mu.Lock()
-		if len(p.idle) == 0 {
+		at := p.restedLocked(time.Now())
+		if at < 0 {
 			p.mu.Unlock()
 			return nil
 		}
-		c := p.idle[len(p.idle)-1]
-		p.idle = p.idle[:len(p.idle)-1]
+		c := p.idle[at]
+		p.idle = slices.Delete(p.idle, at, at+1)
 		young, quiet := time.Since(c.idleSince) < p.keep, c.quiet()
 		if young && !quiet {
 			p.distrustLocked()

@@ -150,6 +150,7 @@ func TestEnough(t *testing.T) {
 			p := start(t, k.script)
 			c := client(t, p.URL(), func(cfg *upstream.Config) { cfg.RootCAs = p.Roots() })
 			c.KeepIdle(time.Minute)
+			c.NoRest()
 			if k.want == 1 {
 				c.AwaitEnd(patience.Limit)
 			}

@@ -66,6 +66,36 @@ func TestNoRequestIsLostAfterStreams(t *testing.T) {
 	}
 }
 
+// Provider notes 1, met by hand behind TLS: the same server closes after its stream there, too. A connection that stays open is
+// used again all the same.
+func TestNoRequestIsLostAfterStreamsOverTLS(t *testing.T) {
+	const mark = "data: [DONE]\n\n"
+	p := fakeprovider.NewTLS(t, func(x *fakeprovider.Exchange) {
+		x.Body()
+		x.BeginStream(200, "text/event-stream", "Keep-Alive: timeout=5, max=100")
+		x.Chunk(mark)
+		x.EndChunks()
+		x.Close()
+	})
+	c := client(t, p.URL(), func(cfg *upstream.Config) { cfg.RootCAs = p.Roots() })
+	for i := range 100 {
+		if _, err := adaptertest.Do(t, t.Context(), c, chat()); err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+	}
+	honest := fakeprovider.NewTLS(t, fakeprovider.Events(0, mark))
+	c = client(t, honest.URL(), func(cfg *upstream.Config) { cfg.RootCAs = honest.Roots() })
+	var opened, last int
+	adaptertest.Until(t, func() bool { // a connection is used again
+		if _, err := adaptertest.Do(t, t.Context(), c, chat()); err != nil {
+			t.Fatal(err)
+		}
+		last = opened
+		opened, _ = honest.Connections()
+		return opened == last
+	})
+}
+
 // HT-14: the provider closes idle connections 5 ms after each answer. No request is executed twice, and hardly one is
 // lost; a retry of what may have been executed is nobody's business here.
 func TestIdleConnectionsThatTheProviderCloses(t *testing.T) {

@@ -266,6 +266,7 @@ func TestConnectFailuresSentNothing(t *testing.T) {
 func TestTLSProviderIsReusedAlsoAfterStreams(t *testing.T) {
 	p := fakeprovider.NewTLS(t, fakeprovider.Events(0, "data: 1\n\n", "data: [DONE]\n\n"))
 	c := client(t, p.URL(), func(cfg *upstream.Config) { cfg.RootCAs = p.Roots() })
+	c.NoRest()
 	for range 5 {
 		r, err := adaptertest.Do(t, t.Context(), c, chat())
 		if err != nil || string(r.Bytes()) != "data: 1\n\ndata: [DONE]\n\n" {
