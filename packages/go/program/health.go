@@ -22,9 +22,9 @@ func HealthCommand(name, address, what string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "Ask the running program how it is, by exit code",
-		Long: `Ask the running program how it is, through its admin listener (listen in the configuration): exit code 0 when it is well,
-1 when it isn't or doesn't answer within 5 seconds. It needs no key and reads no file. With --ready the question is
-whether ` + what + `.`,
+		Long: `Ask the running program how it is, through its admin listener (listen.admin in an Edge's file, admin.listen in a
+node's): exit code 0 when it is well, 1 when it isn't or doesn't answer within 5 seconds. It needs no key and reads no
+file. With --ready the question is whether ` + what + `.`,
 		Example: "  " + name + " health\n  " + name + " health --ready --admin " + address,
 		Args:    Args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

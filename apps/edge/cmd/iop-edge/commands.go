@@ -22,8 +22,8 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "iop-edge",
 		Short: "The Edge of IOP: one address for AI providers on machines that nothing can dial",
-		Long: `iop-edge is the side of IOP with an address. Nodes dial out to it, API clients (OpenAI) talk to it, and it carries
-each request to a node and the answer back.
+		Long: `iop-edge is the side of IOP with an address. Nodes dial out to it, clients of the OpenAI, Anthropic and
+Ollama APIs talk to it, and it carries each request to a node and the answer back.
 
 A first try on one machine:
   iop-edge token new local --token-file configs/node.token --hash-file configs/state/local.token.sha256

@@ -35,7 +35,7 @@ the key is read from --key-file or from IOP_ADMIN_KEY.
 
 -o json prints what the admin API answers, for programs; tables are for people and may change.
 
-Exit code: 0 when the Edge did what it was asked, 1 otherwise.`
+Exit code: 0 when the Edge did what it was asked, 1 otherwise, 2 when the command was called wrongly.`
 	flags := group.PersistentFlags()
 	flags.StringVar(&c.admin, "admin", "http://127.0.0.1:8081", "address of the Edge's admin listener")
 	flags.StringVar(&c.keyFile, "key-file", "", "`FILE` that holds an admin key")
@@ -149,7 +149,7 @@ func (c *ctl) runsCommand() *cobra.Command {
 Edge knows of that one. What went in and what came out isn't kept.`,
 		Example: `  iop-edge ctl runs
   iop-edge ctl runs --limit 0 -o json
-  iop-edge ctl runs 1f0c9a6e5b7d4e2f`,
+  iop-edge ctl runs run-NRV7TLWJYBZQ3GLZ4V6YTKTGQE`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return program.Usage(cmd, "unexpected argument %q", args[1])
@@ -188,7 +188,7 @@ func (c *ctl) cancelCommand() *cobra.Command {
 		Use:     "cancel RUN",
 		Short:   "Cancel a run or tunnel",
 		Long:    `Cancel a run or tunnel, whoever's it is. Its caller is told, and its node stops it.`,
-		Example: `  iop-edge ctl cancel 1f0c9a6e5b7d4e2f`,
+		Example: `  iop-edge ctl cancel run-NRV7TLWJYBZQ3GLZ4V6YTKTGQE`,
 		Args:    program.Args("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.show(cmd, http.MethodPost, "/admin/v1/runs/"+url.PathEscape(args[0])+"/cancel", nil, cancelTable)

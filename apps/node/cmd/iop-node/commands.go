@@ -19,11 +19,11 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "iop-node",
 		Short: "A node of IOP: makes the AI providers beside it usable through an Edge",
-		Long: `iop-node runs beside AI providers (llama.cpp, vLLM, LM Studio, …) on a machine that nothing can dial. It dials out to an
-Edge over one TCP connection and serves what the Edge sends. Which providers it serves stands in the Edge's file.
+		Long: `iop-node runs beside AI providers (Ollama, llama.cpp, vLLM, LM Studio, …) on a machine that nothing can dial. It dials
+out to an Edge over one TCP connection and serves what the Edge sends. Which providers it serves stands in the Edge's file.
 
-  iop-edge token new NAME              on the Edge: makes the token
-  iop-node doctor -c configs/node.yaml says what is wrong, before the first start and later
+  iop-edge token new NAME                  on the Edge: makes the token
+  iop-node doctor -c configs/node.yaml     says what is wrong, before the first start and later
   iop-node serve -c configs/node.yaml
 
 Every key of the configuration file is explained in configs/node.yaml.`,
