@@ -99,8 +99,9 @@ func (w *world) revive(n *nodeHost, down time.Duration) {
 	if n.inside == nil {
 		return
 	}
-	w.await(n.done, func() {
-		if n.inside == nil { // somebody else has
+	done := n.done
+	w.await(done, func() {
+		if n.inside == nil || n.done != done { // another fault has done so
 			return
 		}
 		n.bury()
@@ -118,8 +119,9 @@ func (w *world) reviveEdge(e *edgeHost, down time.Duration) {
 	if e.inside == nil {
 		return
 	}
-	w.await(e.done, func() {
-		if e.inside == nil {
+	done := e.done
+	w.await(done, func() {
+		if e.inside == nil || e.done != done {
 			return
 		}
 		e.bury()
