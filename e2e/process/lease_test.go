@@ -3,6 +3,8 @@
 package process
 
 import (
+	"bytes"
+	"compress/gzip"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
@@ -319,6 +321,32 @@ func TestReflectedKey(t *testing.T) {
 			}
 			eventually(t, limit, "the operator is told", func() bool { return k.Edge.Count(sentBack) == seen+1 })
 		})
+	}
+	k.provider.Use(answers(func() []string { return []string{key} }))
+	k.pays()
+}
+
+// What a caller could ask for to get around the search for the key: a compressed answer, also of a
+// provider that compresses unasked. (found by attack)
+func TestReflectedKeyInDisguise(t *testing.T) {
+	key := newKey()
+	k := newKeyed(t, key, answers(func() []string { return []string{key} }))
+	k.provider.Use(func(x *fakeprovider.Exchange) {
+		x.Body()
+		var body bytes.Buffer
+		z := gzip.NewWriter(&body)
+		fmt.Fprintf(z, `{"error":{"message":"bad key %s"}}`, x.Header.Get("Authorization"))
+		if err := z.Close(); err != nil {
+			t.Error(err)
+		}
+		x.Reply(401, "application/json", body.String(), "Content-Encoding: gzip")
+	})
+	c := k.ask(chat("keyed", modeJSON, "Accept-Encoding: gzip"))
+	if c.status != 502 || c.code() != "upstream_error" {
+		t.Errorf("%s", c)
+	}
+	if asked := k.calls()[0].Header.Values("Accept-Encoding"); len(asked) != 1 || asked[0] != "identity" {
+		t.Errorf("the provider was asked for %q", asked)
 	}
 	k.provider.Use(answers(func() []string { return []string{key} }))
 	k.pays()
