@@ -132,9 +132,13 @@ func TestExamplesLoadWithEverythingSwitchedOn(t *testing.T) {
 	if len(e.Nodes[0].Adapters) != 4 || len(e.Principals) != 1 || len(e.Routes) != 3 || len(e.Nodes[0].TokenHashes) != 2 {
 		t.Errorf("not everything was switched on: %+v", e)
 	}
+	writeFile(t, filepath.Dir(nodeFile), "proxy.credentials", "node:password\n", 0o600)
 	n, err := ParseNode(nodeFile, []byte(switchedOn(t, nodeFile)))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if n.Proxy == "" || n.ProxyCredentials.Reveal() != "node:password" {
+		t.Errorf("the proxy wasn't switched on: %q", n.Proxy)
 	}
 	if n.TLS == nil || n.TLS.EdgeSPIFFEID != "spiffe://"+e.TLS.TrustDomain+"/iop/edge" {
 		t.Errorf("the node of the example doesn't look for the edge of the example: %+v", n.TLS)

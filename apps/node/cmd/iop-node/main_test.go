@@ -52,7 +52,7 @@ func TestCheck(t *testing.T) {
 		{"edges: ['127.0.0.1:7443', 'e:1']\ntoken: env:IOP_TEST_TOKEN\n", 0, "node.yaml: ok: dials 127.0.0.1:7443, e:1\n", ""},
 		// CF-05
 		{"edges: [e:1]\ntoken: env:IOP_TEST_TOKEN\nmax_concurency: 4\ntimers:\nidle: 5s\nedges: []\n", 1, "",
-			"node.yaml:3: max_concurency: unknown key; known here: edges, token, tls, data_dir, admin, timers, log\n" +
+			"node.yaml:3: max_concurency: unknown key; known here: edges, token, tls, data_dir, admin, proxy, proxy_credentials, timers, log\n" +
 				"node.yaml:5: idle: unknown key here; it belongs under timers\n" +
 				"node.yaml:6: edges: appears twice, first on line 1; remove one\n"},
 		{"edges: [e:1]\ntoken: file:node.yaml\n", 1, "", ""},
