@@ -84,6 +84,19 @@ func ForProvider(name string) bool {
 	return !hopByHop(name) && !callerOnly(name)
 }
 
+// MayHoldKey reports whether a header's name says that it carries a key or a token, whoever made the name up. Of a request that is
+// given a key none goes along, known to [StripCaller] or not: which of two counts would be the provider's choice.
+func MayHoldKey(name string) bool {
+	name = strings.ToLower(meant(name))
+	for _, end := range []string{"api-key", "apikey", "authorization", "-auth", "auth-token", "access-token", "security-token", "session-token",
+		"subscription-key", "functions-key", "private-token", "-credential", "-credentials", "-secret"} {
+		if strings.HasSuffix(name, end) {
+			return true
+		}
+	}
+	return name == "authentication" || name == "token" || name == "x-token"
+}
+
 // meant returns the canonical form of the name for which a server may take a header's: to programs behind CGI or WSGI
 // X_Api_Key and X-Api-Key are one and the same, and the later of two counts, or both joined.
 func meant(name string) string {

@@ -193,3 +193,17 @@ func FuzzCheckTarget(f *testing.F) {
 		}
 	})
 }
+
+// E36: fields with keys that no list has. (found by attack)
+func TestMayHoldKey(t *testing.T) {
+	for name, want := range map[string]bool{
+		"Authorization": true, "x-api-key": true, "X_Api_Key": true, "Ocp-Apim-Subscription-Key": true, "x-litellm-api-key": true, "X-Access-Token": true,
+		"Helicone-Auth": true, "cf-aig-authorization": true, "X-Amz-Security-Token": true, "X-ApiKey": true, "Token": true, "Authentication": true,
+		"Idempotency-Key": false, "Content-Type": false, "X-Api-Keyring": false, "Anthropic-Version": false, "Openai-Organization": false,
+		"X-Stainless-Retry-Count": false, "Accept": false, "User-Agent": false, "Traceparent": false, "X-Tokenizer": false,
+	} {
+		if MayHoldKey(name) != want {
+			t.Errorf("%s: %v", name, !want)
+		}
+	}
+}

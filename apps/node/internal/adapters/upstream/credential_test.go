@@ -274,7 +274,9 @@ func TestNoKeyOfTheCallersGoesAlong(t *testing.T) {
 	}
 	req = chat()
 	req.Query, req.Credential = "alt=sse", key
-	req.Header["X_Api_Key"], req.Header["x-Api_key"] = []string{"callers"}, []string{"callers"}
+	for _, name := range []string{"X_Api_Key", "x-Api_key", "Ocp-Apim-Subscription-Key", "x-litellm-API-key"} {
+		req.Header[name] = []string{"callers"}
+	}
 	if _, err := adaptertest.Do(t, t.Context(), c, req); err != nil {
 		t.Fatal(err)
 	}

@@ -77,10 +77,9 @@ func wantsLength(method string) bool {
 
 func appendHeaders(dst []byte, req *execution.TunnelRequest) []byte {
 	h := req.Header
-	own, encoding := "", "" // of a request with a key: the fields that are the node's own
+	goes := httprules.ForProvider
 	if req.Credential != nil {
-		own, _ = req.Credential.Field()
-		encoding = "Accept-Encoding" // its answer is searched for the key, which takes one that isn't compressed
+		goes = besideKey(req.Credential)
 		dst = append(dst, "Accept-Encoding: identity\r\n"...)
 	}
 	if len(h["Connection"]) > 0 { // whoever sent it to us should have obeyed it
@@ -90,8 +89,7 @@ func appendHeaders(dst []byte, req *execution.TunnelRequest) []byte {
 	var stack [24]string
 	names := stack[:0]
 	for name := range h {
-		if httprules.ForProvider(name) && http.CanonicalHeaderKey(name) != "Content-Length" && !strings.EqualFold(name, own) &&
-			!strings.EqualFold(name, encoding) {
+		if goes(name) && http.CanonicalHeaderKey(name) != "Content-Length" {
 			names = append(names, name)
 		}
 	}
@@ -105,6 +103,15 @@ func appendHeaders(dst []byte, req *execution.TunnelRequest) []byte {
 		}
 	}
 	return dst
+}
+
+// besideKey returns what of a caller's fields may go along with a key. The answer is searched for the key, which takes one that
+// isn't compressed.
+func besideKey(cred execution.Credential) func(name string) bool {
+	own, _ := cred.Field()
+	return func(name string) bool {
+		return httprules.ForProvider(name) && !httprules.MayHoldKey(name) && !strings.EqualFold(name, own) && !strings.EqualFold(name, "Accept-Encoding")
+	}
 }
 
 // fill reads the beginning of the body behind the head, so that a small request is one write and a body that can't be
