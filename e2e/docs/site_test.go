@@ -75,7 +75,7 @@ listen: {nodes: "127.0.0.1:7443"}
 nodes: [{id: gpu-1, token_hashes: [{file: ./site/edge/gpu-1.token.sha256}], adapters: [{name: openai, kind: openai, base_url: "https://api.openai.com/v1"}]}]
 routes: [{model: "*"}]
 `,
-	"yaml node": "edges: [\"127.0.0.1:7443\"]\ntoken: file:./node.token\n",
+	"yaml node": "edges: [\"127.0.0.1:7443\"]\ntoken: file:./gpu-1/node.token\n", // as docs/managed-mode.md makes it
 }
 
 // file is where a snippet is put, as a whole file.
