@@ -8,7 +8,7 @@ func mutants() []Mutant {
 	for i := range all { // what no test below finds, whole histories may show
 		all[i].Tests = append(all[i].Tests, Test{Layer: simulation, Package: "e2e/sim", Run: "TestSimulation", Args: "-sim.seeds=100"})
 	}
-	return slices.Concat(all, providerMutants(), leaseMutants())
+	return slices.Concat(all, providerMutants(), leaseMutants(), lendingMutants())
 }
 
 // linkMutants break connections and what is sent over them.

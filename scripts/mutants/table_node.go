@@ -171,3 +171,37 @@ func leaseMutants() []Mutant {
 		},
 	}
 }
+
+// lendingMutants break what both programs do with leases.
+func lendingMutants() []Mutant {
+	return []Mutant{
+		{
+			Name: "sent-without-its-key", Promise: "a route that needs a key is never asked for without one",
+			File:  "apps/node/internal/node/lease.go",
+			Old:   "case len(k.lease) == 0 && route == nil && k.slot == \"\" && k.profile == \"\":",
+			New:   "case len(k.lease) == 0:",
+			Tests: []Test{{Layer: unit, Package: "apps/node/internal/node", Run: "TestALeaseIsThereExactlyWhereItIsNeeded|TestARouteThatNeedsAKeyWithoutNegotiation"}},
+		},
+		{
+			Name: "any-lease-for-any-route", Promise: "a lease is for what this node was told of its route",
+			File:  "apps/node/internal/node/lease.go",
+			Old:   "if why := contradicts(k, route, profile, &own); why != nil {",
+			New:   "if why := contradicts(k, route, profile, &own); why != nil && len(k.slot) > 1<<20 {",
+			Tests: []Test{{Layer: unit, Package: "apps/node/internal/node", Run: "TestALeaseIsRefusedBeforeAdmission|TestALeaseIsThereExactlyWhereItIsNeeded"}},
+		},
+		{
+			Name: "stale-lease-sent", Promise: "a key that changed between lease and open isn't used",
+			File:  "apps/edge/internal/service/attempt.go",
+			Old:   "if a.lease != nil && !a.lease.Current() {",
+			New:   "if a.lease != nil && !a.lease.Current() && a.opened {",
+			Tests: []Test{{Layer: unit, Package: "apps/edge/internal/service", Run: "TestLeasesAreFenced"}},
+		},
+		{
+			Name: "lease-under-a-changing-configuration", Promise: "a lease is issued under the configuration in force",
+			File:  "apps/edge/internal/credential/issue.go",
+			Old:   "if s.cfg.State() != state {\n\t\treturn nil, nil\n\t}",
+			New:   "",
+			Tests: []Test{{Layer: unit, Package: "apps/edge/internal/credential", Run: "TestChangesWhileALeaseIsMade"}},
+		},
+	}
+}
