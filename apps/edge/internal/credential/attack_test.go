@@ -195,3 +195,19 @@ func TestAFileThatHangs(t *testing.T) {
 		t.Errorf("read again: %v", err)
 	}
 }
+
+// A node can't hide a run whose answer this edge is passing on: it has the key on the wire. (found by attack)
+func TestANodeHidesNoRun(t *testing.T) {
+	r := opened(t)
+	to, _ := recipient(t, "gpu-1", 1)
+	r.lend(to, "answering").Used()
+	r.lend(to, "not begun")
+	over := r.lend(to, "over")
+	over.Used()
+	over.Close()
+	p, done := r.disabling()
+	r.store.Acked("gpu-1", 1, p.Epoch, nil)
+	if c := <-done; !slices.Equal(c.Running, []string{"answering"}) || len(c.Unanswered) != 0 {
+		t.Errorf("%+v", c)
+	}
+}

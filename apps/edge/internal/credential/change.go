@@ -177,7 +177,8 @@ func (s *Store) await(ctx context.Context, w *wait) Change {
 		if e.slot != w.push.Slot || e.revision >= w.push.MinRevision {
 			continue
 		}
-		if heard, answered := w.heard[e.to]; !answered || heard[e.run] {
+		answering := e.open && e.state == leaseCommitted // this edge has seen it, whatever the node says
+		if heard, answered := w.heard[e.to]; !answered || heard[e.run] || answering {
 			c.Running = append(c.Running, e.run)
 		}
 	}
