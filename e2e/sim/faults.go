@@ -72,8 +72,12 @@ func (w *world) planFault(d dice) {
 	case 14:
 		w.planTwin(at, d, n)
 	case 15:
-		w.at(at, n.id+"'s provider goes down", func() { w.disturb(n.host); w.providers.setDown(n.id, true) })
-		w.at(at+d.between(time.Second, 30*time.Second), n.id+"'s provider is back", func() { w.disturb(n.host); w.providers.setDown(n.id, false) })
+		for range d.among(1, 5) {
+			w.at(at, n.id+"'s provider goes down", func() { w.disturb(n.host); w.providers.setDown(n.id, true) })
+			at += d.between(time.Second, 10*time.Second)
+			w.at(at, n.id+"'s provider is back", func() { w.disturb(n.host); w.providers.setDown(n.id, false) })
+			at += d.between(time.Second, 10*time.Second)
+		}
 	}
 }
 

@@ -223,7 +223,7 @@ func (w *world) judgeEnd(c *caller) {
 	if c.orphan || w.points.has(j.id) {
 		return
 	}
-	if out.Code() == execution.CodeAdapterBusy && w.shared(out.NodeID) || out.Code() == execution.CodeDeadline && j.model == "other" {
+	if w.crowded(out.Code()) && w.shared(out.NodeID) || out.Code() == execution.CodeDeadline && j.model == "other" {
 		return
 	}
 	if j.plain() && !out.OK() && out.Attempts > 0 && !w.unsound(c.began, c.done, out.NodeID, j.edge) {
@@ -263,6 +263,15 @@ func (w *world) judgeTime(c *caller) {
 			due(f.from, 1500*time.Millisecond, "its link was cut")
 		}
 	}
+}
+
+// crowded reports whether a code says that there was no place.
+func (w *world) crowded(code execution.Code) bool {
+	switch code {
+	case execution.CodeAdapterBusy, execution.CodeQueueTimeout, execution.CodeQueueFull, execution.CodeNoNode:
+		return true
+	}
+	return false
 }
 
 // shared reports whether the places of a node may be taken by what one edge doesn't count: runs of another edge, and

@@ -314,6 +314,6 @@ func (n *nodeHost) bury() {
 var nodeTimers = config.NodeTimers{
 	FirstByte: 40 * time.Second, Idle: 30 * time.Second, AdapterStop: 10 * time.Second, Linger: 10 * time.Minute,
 	Drain: 30 * time.Second, AdapterBuild: 30 * time.Second, OpenRead: 10 * time.Second, Connect: 5 * time.Second,
-	Handshake: 10 * time.Second, ProbeInterval: 15 * time.Second, BackoffStart: time.Second, BackoffMax: 30 * time.Second,
+	Handshake: 10 * time.Second, ProbeInterval: 3 * time.Second, BackoffStart: time.Second, BackoffMax: 30 * time.Second,
 	BackoffReset: 30 * time.Second, BackoffPermanent: 5 * time.Minute,
 }
