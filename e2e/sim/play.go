@@ -172,8 +172,10 @@ func (w *world) lastRound() {
 	var last []*caller
 	for i := range w.edges {
 		for _, n := range w.nodes {
-			j := w.jobs[lastJob(i, n.id)]
-			w.start(j)
+			if w.twins[n.id] {
+				continue
+			}
+			w.start(w.jobs[lastJob(i, n.id)])
 			last = append(last, w.callers[len(w.callers)-1])
 		}
 	}
@@ -205,7 +207,7 @@ func (w *world) missing() string {
 			ready[p.Node] = ready[p.Node] || p.Candidate
 		}
 		for _, n := range w.nodes {
-			if !ready[n.id] {
+			if !ready[n.id] && !w.twins[n.id] { // a token that two have is refused until it is replaced
 				return n.id + " isn't ready at " + e.host
 			}
 		}
