@@ -31,12 +31,12 @@ func (k *keyed) remembered() (r remembered) {
 	if err := json.Unmarshal([]byte(k.ctl("slot", "list", "-o", "json")), &slots); err != nil || len(slots.Slots) != 1 {
 		k.t.Fatalf("%+v, %v", slots, err)
 	}
-	var usage struct {
+	var usage struct { // of two days, since one may end meanwhile
 		Usage []struct {
 			Requests uint64 `json:"requests"`
 		} `json:"usage"`
 	}
-	if err := json.Unmarshal([]byte(k.ctl("usage", "-o", "json")), &usage); err != nil {
+	if err := json.Unmarshal([]byte(k.ctl("usage", "--days", "2", "-o", "json")), &usage); err != nil {
 		k.t.Fatal(err)
 	}
 	for _, u := range usage.Usage {
