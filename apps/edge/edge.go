@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -110,7 +111,8 @@ type graph struct {
 	admin     *http.Server      // nil = off
 	bind      func(name, addr string) (net.Listener, error)
 	listen    listeners
-	outlives  bool // the callers' socket goes on without this process
+	outlives  bool        // the callers' socket goes on without this process
+	handed    atomic.Bool // it was left to the next one
 }
 
 type listeners struct{ nodes, http, admin net.Listener }
@@ -329,10 +331,16 @@ func (g *graph) serve(ctx context.Context, opts Options) error {
 }
 
 func (g *graph) serveCallers() error {
+	var err error
 	if g.callers.TLSConfig != nil {
-		return closed(g.callers.ServeTLS(g.listen.http, "", ""))
+		err = g.callers.ServeTLS(g.listen.http, "", "")
+	} else {
+		err = g.callers.Serve(g.listen.http)
 	}
-	return closed(g.callers.Serve(g.listen.http))
+	if errors.Is(err, net.ErrClosed) && g.handed.Load() {
+		return nil
+	}
+	return closed(err)
 }
 
 // closed turns the error of a server that was closed on purpose into none.
@@ -382,9 +390,10 @@ func (g *graph) handOver(kill <-chan struct{}) {
 	if !g.outlives {
 		return
 	}
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = g.callers.Shutdown(now) // closes listener and idle connections, and waits for nothing
+	// Not by Shutdown: it has the server drop each request that it reads from then on, without an answer.
+	g.handed.Store(true)
+	g.callers.SetKeepAlivesEnabled(false) // closes those that are idle
+	_ = g.listen.http.Close()
 	g.log.Info().Msg("the callers' socket is handed over")
 	select {
 	case <-time.After(handOverWait):
