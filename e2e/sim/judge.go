@@ -29,6 +29,26 @@ func (w *world) look() {
 			}
 		}
 	}
+	for _, n := range w.nodes {
+		if n.inside != nil {
+			w.lookInto(n)
+		}
+	}
+}
+
+// lookInto holds a node's places against what it executes: an execution that is over for the edge holds none.
+func (w *world) lookInto(n *nodeHost) {
+	for _, x := range n.inside.Work() {
+		running := map[string]int{}
+		for _, r := range x.Running {
+			running[r.Adapter]++
+		}
+		for _, a := range x.Adapters {
+			if a.InFlight > running[a.Name] {
+				w.breach("I3", "%s holds %d places of %s and executes %d", n.host, a.InFlight, a.Name, running[a.Name])
+			}
+		}
+	}
 }
 
 func placeKey(node string, generation uint64, adapter string) string {
