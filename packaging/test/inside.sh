@@ -19,6 +19,7 @@ grep -q 'enable --now' /root/doc.sh
 . /root/doc.sh
 until_ok iop-node health --ready
 systemctl status --no-pager iop-edge iop-node | grep -E 'Status: "(callers|ready at)'
+set +x
 key=$(iop-edge setup --dir /root/site --show-key)
 ask() {
   curl -sS -m 60 http://127.0.0.1:8080/v1/chat/completions -H "Authorization: Bearer $key" -H 'Content-Type: application/json' \
