@@ -37,7 +37,25 @@ func TestAnOldKeyDoesNotGoToANewPlace(t *testing.T) {
 	if why := r.refused(r.order(to, "between")); why == "" { // the store hasn't taken it in yet
 		t.Error("the old key is lent for the new place")
 	}
-	r.store.Reconfigured()
+	begun, free := make(chan struct{}), make(chan struct{})
+	read := r.store.sources.private
+	r.store.sources.private = func(path string, most int, mounted bool) ([]byte, error) {
+		close(begun)
+		<-free
+		return read(path, most, mounted)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.store.Reconfigured()
+	}()
+	<-begun
+	if why := r.refused(r.order(to, "while it is read")); !strings.HasPrefix(why, "disabled") {
+		t.Errorf("lent for the new place: %q", why)
+	}
+	close(free)
+	<-done
+	r.store.sources.private = read
 	if why := r.refused(r.order(to, "after")); !strings.HasPrefix(why, "disabled") {
 		t.Errorf("lent for the new place: %q", why)
 	}
@@ -61,8 +79,8 @@ func TestAnotherSourceHasNoGrace(t *testing.T) {
 	if why := r.refused(r.order(to, "run")); !strings.HasPrefix(why, "disabled") {
 		t.Errorf("the key of a source that isn't configured any more is lent: %q", why)
 	}
-	if p := <-r.told; !p.Disabled {
-		t.Errorf("nodes were told %+v", p)
+	if len(r.pushes) != 1 || !r.pushes[0].Disabled {
+		t.Errorf("nodes were told %+v", r.pushes)
 	}
 	r.configure(nil)
 	r.store.Reconfigured()
