@@ -50,7 +50,7 @@ func (p *points) hit(host string, at faultpoint.Point, id string) {
 	n := p.seen[key]
 	p.mu.Unlock()
 	words := []string{"hit", key, strconv.Itoa(n)}
-	if at == faultpoint.LinkWrite { // how many writes there are in an instant isn't the seed's to say
+	if at == faultpoint.LinkWrite || at == faultpoint.LinkHeartbeat { // how many there are in an instant isn't the seed's to say
 		words[2] = p.w.now().String()
 	}
 	d := newDice(p.w.seed, words...)
