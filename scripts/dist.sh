@@ -24,12 +24,12 @@ GOEXPERIMENT=$shield go build -trimpath -buildvcs=auto -tags 'netgo osusergo sql
   -ldflags '-s -w -buildid= -linkmode external -extldflags "-static -Wl,--build-id=none"' \
   -o "$root/usr/bin/" ./apps/edge/cmd/iop-edge ./apps/node/cmd/iop-node
 for program in iop-edge iop-node; do # PT_INTERP = it asks for a dynamic linker
-  if LC_ALL=C readelf -lW "$root/usr/bin/$program" | grep -q INTERP; then echo "$program isn't static"; exit 1; fi
+  if LC_ALL=C readelf -lW "$root/usr/bin/$program" | grep INTERP >/dev/null; then echo "$program isn't static"; exit 1; fi
 done
 
 bin=${HOST_BIN:-$root/usr/bin}
-version=$("$bin/iop-edge" version | cut -d' ' -f2)
-version=${version#v}
+version=$(go version -m "$root/usr/bin/iop-edge" | awk '$1 == "mod" { sub(/^v/, "", $3); print $3 }')
+case $version in [0-9]*) ;; *) version=0.0.0-dev ;; esac # the source has no history
 for program in iop-edge iop-node; do
   "$bin/$program" describe | (cd scripts/manpages && GOARCH= CC= go run . "$root/usr/share/man/man1" "$version" "$SOURCE_DATE_EPOCH")
   "$bin/$program" completion bash >"$root/usr/share/bash-completion/completions/$program"
@@ -51,7 +51,7 @@ name=iop-$version-linux-$arch
 tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --transform "s,^\.,$name," \
   -C "$root" -cf - . | gzip -9n >"$dist/$name.tar.gz"
 if [ "$package" = package ]; then
-  export IOP_VERSION=$version IOP_ROOT=$root
+  export IOP_VERSION=$version IOP_ROOT=$root IOP_ARCH=$arch
   for kind in deb rpm; do
     GOARCH= CC= go tool -modfile=scripts/nfpm/go.mod nfpm package -f packaging/nfpm.yaml -p "$kind" -t "$dist/" >/dev/null
   done

@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 
 scripts/dist.sh "$work/dist" package
 deb=$(echo "$work"/dist/*.deb) rpm=$(echo "$work"/dist/*.rpm)
-dpkg-deb --ctrl-tarfile "$deb" | tar -xO ./conffiles | sort | tr '\n' ' ' | grep -qx '/etc/iop/edge.yaml /etc/iop/node.yaml '
+dpkg-deb --ctrl-tarfile "$deb" | tar -xO ./conffiles | sort | tr '\n' ' ' | grep -x '/etc/iop/edge.yaml /etc/iop/node.yaml ' >/dev/null
 dpkg-deb --fsys-tarfile "$deb" | tar -t | grep -v '/$' | sed 's,^\./,/,' | sort >"$work/files"
 grep -q '/usr/lib/systemd/system/iop-edge.socket' "$work/files"
 if command -v rpm >/dev/null; then
