@@ -247,6 +247,9 @@ func (w *world) unended() string {
 func (w *world) idle() bool { return w.occupied() == "" }
 
 func (w *world) occupied() string {
+	if seat := w.providers.working(); seat != "" {
+		return "a driver of " + seat + " is at work" // one that ignored its cancel, perhaps
+	}
 	for _, e := range w.edges {
 		places := e.inside.Places()
 		if places.Queued > 0 {

@@ -63,6 +63,18 @@ func (p *providers) setDown(nodeID string, on bool) {
 	p.down[nodeID] = on
 }
 
+// working names a provider that is being called.
+func (p *providers) working() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.calls {
+		if c.ended == 0 {
+			return c.seat
+		}
+	}
+	return ""
+}
+
 // Probe implements execution.Provider.
 func (d *driver) Probe(ctx context.Context) execution.Capabilities {
 	now := strconv.FormatInt(time.Now().UnixNano(), 10)
