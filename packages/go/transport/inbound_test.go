@@ -54,7 +54,7 @@ func TestInbound(t *testing.T) {
 }
 
 // A link that goes silent in the middle of a frame doesn't hold who reads its stream: a cancel wakes him as ever. (The
-// multiplexer holds the stream's lock while it reads a body; found by e2e/sim, seed 308.)
+// multiplexer holds the stream's lock while it reads a body; found by e2e/sim, seed 1.)
 func TestCancelInTheMiddleOfAFrame(t *testing.T) {
 	edge, node := tcpPair(t)
 	l := NewEdgeLink(edge, testConfig(), edgeSide{newHandler(nil)})

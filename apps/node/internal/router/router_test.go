@@ -186,7 +186,7 @@ func TestPlacesAreSharedAcrossEdges(t *testing.T) {
 	}
 }
 
-// Of two Edges that think differently of one provider the more careful one is right. (e2e/sim, seed 1115)
+// Of two Edges that think differently of one provider the more careful one is right. (e2e/sim, seed 533)
 func TestSmallerCapacityOfBothEdges(t *testing.T) {
 	r := New()
 	r.Swap("e1", []Entry{entry("gpu", 1, 1, &driver{})})
