@@ -217,6 +217,17 @@ func (w *world) judgeCaller(c *caller) {
 	w.judgeEnd(c)
 }
 
+// worsens reports whether another direction of a way fell silent before the silence of this one was due to be noticed:
+// then what one side has noticed may not reach the other.
+func (w *world) worsens(f window) bool {
+	for _, g := range w.faulty {
+		if g.dead && g.a == f.a && g.b == f.b && g.from > f.from && g.from < f.from+deadLimit {
+			return true
+		}
+	}
+	return false
+}
+
 // runs reports whether a node had a job at its provider at that time.
 func (w *world) runs(id, node string, at time.Duration) bool {
 	for _, call := range w.providers.calls {
@@ -277,7 +288,7 @@ func (w *world) judgeTime(c *caller) {
 	for _, f := range w.faulty {
 		switch {
 		case f.b != host || f.from >= c.done || w.twins[f.a] || !w.runs(j.id, f.a, f.from):
-		case f.dead && f.until-f.from > deadLimit:
+		case f.dead && f.until-f.from > deadLimit && !w.worsens(f):
 			due(f.from, deadLimit, "its link went silent")
 		case f.cut:
 			due(f.from, 1500*time.Millisecond, "its link was cut")
