@@ -156,10 +156,12 @@ func New(cfg Config) *Executor {
 		cfg.Retain = func(time.Duration, int) {}
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	return &Executor{
+	x := &Executor{
 		cfg: cfg, ctx: ctx, stop: stop,
 		running: map[string]*task{}, lingering: list.New(), commands: map[string]*command{}, probing: map[*router.Adapter]chan struct{}{},
 	}
+	cfg.Router.Watch(cfg.Edge, x.sendStatus)
+	return x
 }
 
 // Drain makes the executor refuse every new open, and tells the Edge. It can't be undone.

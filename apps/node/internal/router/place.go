@@ -63,7 +63,8 @@ func (p *Place) Release() bool {
 	}
 	key := p.adapter.pool()
 	pool := r.pools[key]
-	if p.state == placeAbandoned {
+	abandoned := p.state == placeAbandoned
+	if abandoned {
 		pool.abandoned--
 	}
 	delete(pool.held, p)
@@ -77,6 +78,9 @@ func (p *Place) Release() bool {
 	if idle != nil {
 		idle.Close()
 	}
+	if abandoned {
+		r.tellOthers(p.edge)
+	}
 	return true
 }
 
@@ -84,6 +88,14 @@ func (p *Place) Release() bool {
 // more, and the adapter's capacity is lower by one until Release.
 func (p *Place) Abandon() bool {
 	r := p.router
+	if !r.abandon(p) {
+		return false
+	}
+	r.tellOthers(p.edge)
+	return true
+}
+
+func (r *Router) abandon(p *Place) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p.state != placeHeld {

@@ -91,12 +91,36 @@ type Router struct {
 
 	mu     sync.Mutex
 	tables map[string][]*Adapter // by Edge, in the projection's order
+	tell   map[string]func()     // by Edge
 	pools  map[poolKey]*pool     // only those that hold something
 }
 
 // New returns an empty table.
 func New() *Router {
-	return &Router{tables: map[string][]*Adapter{}, pools: map[poolKey]*pool{}}
+	return &Router{tables: map[string][]*Adapter{}, pools: map[poolKey]*pool{}, tell: map[string]func(){}}
+}
+
+// Watch has an Edge's side told when what another Edge's side did may have changed the capacity of a provider that both
+// name. changed is called without a lock; it must not block.
+func (r *Router) Watch(edge string, changed func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tell[edge] = changed
+}
+
+// tellOthers calls those who watch for other Edges.
+func (r *Router) tellOthers(edge string) {
+	var tell []func()
+	r.mu.Lock()
+	for e, changed := range r.tell {
+		if e != edge {
+			tell = append(tell, changed)
+		}
+	}
+	r.mu.Unlock()
+	for _, changed := range tell {
+		changed()
+	}
 }
 
 // Find returns the Edge's adapter of that name, or nil.
@@ -172,6 +196,7 @@ func (r *Router) Swap(edge string, next []Entry) {
 	for _, p := range idle {
 		p.Close()
 	}
+	r.tellOthers(edge)
 }
 
 // doneLocked returns the driver if it must be closed now: once, when nothing lists or uses it any more.

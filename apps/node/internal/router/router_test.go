@@ -206,6 +206,30 @@ func TestSmallerCapacityOfBothEdges(t *testing.T) {
 	}
 }
 
+// An Edge is told when a run of another one takes a place of their provider away for good, and when it is back: else it
+// would go on with what it was told last. (e2e/sim, seed 1104301)
+func TestCapacityThatAnotherEdgeChanges(t *testing.T) {
+	r := New()
+	told := map[string]int{}
+	for _, edge := range []string{"e1", "e2"} {
+		r.Watch(edge, func() { told[edge]++ })
+		r.Swap(edge, []Entry{entry("gpu", 1, 1, &driver{})})
+	}
+	clear(told)
+	p, _ := r.Take("e1", "gpu", 1)
+	p.Abandon()
+	if n := r.Snapshot("e2")[0].Capacity; n != 0 || told["e2"] != 1 {
+		t.Errorf("abandoned: %d places, told %d times", n, told["e2"])
+	}
+	p.Release()
+	if n := r.Snapshot("e2")[0].Capacity; n != 1 || told["e2"] != 2 {
+		t.Errorf("back: %d places, told %d times", n, told["e2"])
+	}
+	if told["e1"] != 0 {
+		t.Errorf("who did it was told %d times", told["e1"])
+	}
+}
+
 func TestObserve(t *testing.T) {
 	r := New()
 	e := entry("a", 1, 1, &driver{})
