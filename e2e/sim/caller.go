@@ -21,6 +21,7 @@ type caller struct {
 	gone context.CancelCauseFunc
 
 	began    time.Duration
+	left     time.Duration // when it left, 0 = it stayed
 	placed   time.Duration // at its last place, 0 = it had none
 	node     string
 	heads    int
@@ -52,7 +53,7 @@ func (w *world) start(j *job) {
 	inside := e.inside
 	w.working.Go(func() { c.call(inside) })
 	if j.leave > 0 {
-		w.after(j.leave, "", func() { c.gone(nil) })
+		w.after(j.leave, "", func() { c.left = w.now(); c.gone(nil) })
 	}
 	if j.cancel > 0 {
 		w.after(j.cancel, "", func() {

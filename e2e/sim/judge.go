@@ -271,8 +271,8 @@ func (w *world) judgeTime(c *caller) {
 			w.breach("I1", "%s had its end %v after %s at %v", j.id, c.done-at, why, at)
 		}
 	}
-	if j.leave > 0 && c.done > c.began+j.leave {
-		due(c.began+j.leave, time.Second, "its caller left")
+	if c.left > 0 {
+		due(c.left, time.Second, "its caller left")
 	}
 	if !j.prompt() || j.kind == background {
 		return

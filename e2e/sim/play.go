@@ -120,6 +120,7 @@ const (
 func (w *world) settle() {
 	w.tell("=", "everything is healed")
 	w.points.over.Store(true)
+	w.healed = w.now()
 	w.net.heal()
 	for _, e := range w.edges {
 		if e.inside == nil {
@@ -148,8 +149,8 @@ func (w *world) settle() {
 		w.breach("I1", "after %v of calm not everybody has an end: %s", calmLimit, w.unended())
 		return
 	}
-	if !w.until(placeLimit, w.idle) {
-		w.breach("I3", "%v after the last end: %s", placeLimit, w.occupied())
+	if !w.until(calmLimit, func() bool { return w.quiet() && w.idle() }) {
+		w.breach("I3", "after %v of calm: %s", calmLimit, w.occupied())
 		return
 	}
 	w.until(returnLimit, func() bool { return w.now() > w.soundFrom() })
@@ -157,7 +158,8 @@ func (w *world) settle() {
 }
 
 // soundFrom is when every connection that went silent is known to be over.
-func (w *world) soundFrom() (at time.Duration) {
+func (w *world) soundFrom() time.Duration {
+	at := w.healed + 2*nodeTimers.ProbeInterval // so that what is known of providers is true
 	for _, f := range w.faulty {
 		if f.dead {
 			at = max(at, f.until)

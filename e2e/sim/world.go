@@ -34,6 +34,7 @@ type world struct {
 	faulty    []window
 	twins     map[string]bool // nodes whose token somebody else has for a while
 	reloaded  bool
+	healed    time.Duration
 	codes     map[string]string // how the edges say that runs ended
 	callers   []*caller
 	working   sync.WaitGroup // callers
