@@ -105,9 +105,7 @@ func TestEndings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := dial(t, New(t, k.script))
 			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-			if err := c.(*net.TCPConn).CloseWrite(); err != nil { // nothing follows: a whole answer leaves the connection open
-				t.Fatal(err)
-			}
+			_ = c.(*net.TCPConn).CloseWrite() // nothing follows: a whole answer leaves the connection open. One that is reset may be so already
 			got, err := io.ReadAll(c)
 			if string(got) != k.want || (err != nil) != k.reset {
 				t.Errorf("got %q, %v", got, err)
