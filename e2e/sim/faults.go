@@ -186,7 +186,22 @@ func (w *world) deafen(at, long time.Duration, e *edgeHost, n *nodeHost, way int
 		w.mu.Unlock()
 		set(true)
 	})
-	w.at(at+long, fmt.Sprintf("%s and %s hear each other again, %s", n.host, e.host, name), func() { set(false) })
+	w.at(at+long, fmt.Sprintf("%s and %s hear each other again, %s", n.host, e.host, name), func() {
+		set(false)
+		w.heard(n.host, e.host)
+	})
+}
+
+// heard ends the silences of a way that were to last longer: the network knows only whether a way is silent, so that the end of
+// the first of two is the end of both.
+func (w *world) heard(a, b string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.faulty {
+		if f := &w.faulty[i]; f.dead && f.a == a && f.b == b {
+			f.until = min(f.until, w.now())
+		}
+	}
 }
 
 func (w *world) setDrained(e *edgeHost, n *nodeHost, on bool) {
