@@ -56,6 +56,7 @@ func TestCallersThatLeaveAtOnce(t *testing.T) {
 	})
 	l.idle()
 	harness.Until(t, limit, "the provider has no connection", func() bool { _, open := l.provider.Connections(); return open == 0 })
+	l.AwaitEnded(limit)
 	ended := map[string]int{}
 	for _, line := range l.Log.Entries("run ended") {
 		ended[fmt.Sprint(line["run_id"])]++

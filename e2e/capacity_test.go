@@ -245,6 +245,7 @@ func TestNothingOfOneRequestShowsInAnother(t *testing.T) {
 		ids[i] = a.Header.Get("X-IOP-Run-Id")
 	})
 	r.idle()
+	r.AwaitEnded(limit)
 	counts := map[string]string{}
 	for _, e := range r.Log.Entries("run ended") {
 		counts[fmt.Sprint(e["run_id"])] = fmt.Sprint(e["input_tokens"])

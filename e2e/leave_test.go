@@ -112,6 +112,7 @@ func TestQueuedCallersThatLeftAreNotServed(t *testing.T) {
 	if fmt.Sprint(order) != "[0 3 8]" {
 		t.Errorf("the provider served %v", order)
 	}
+	r.AwaitEnded(limit)
 	gone := 0
 	for _, e := range r.Log.Entries("run ended") {
 		if e["code"] == "client_gone" && fmt.Sprint(e["node_id"]) == "" {

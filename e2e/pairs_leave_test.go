@@ -84,6 +84,7 @@ func (p *pair) leaves(t *testing.T, c *harness.Caller, gone <-chan time.Time, re
 		t.Errorf("the provider's connection was closed after %v", took)
 	}
 	p.idle()
+	p.AwaitEnded(limit)
 	ended := p.Log.Entries("run ended")
 	wantLog(t, ended[len(ended)-1], map[string]any{"code": "client_gone", "origin": "caller"})
 }
@@ -114,6 +115,7 @@ func TestPairsLoseTheirCallersAtAnyMoment(t *testing.T) {
 			}
 		})
 		p.idle()
+		p.AwaitEnded(limit)
 		ends, runs := map[string]int{}, map[any]bool{}
 		lines := p.Log.Entries("run ended")
 		for _, line := range lines {

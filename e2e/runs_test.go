@@ -168,6 +168,7 @@ func TestBackgroundRunSurvivesACutLink(t *testing.T) {
 	}
 	harness.Until(t, limit, "the background run completes", func() bool { return view(t, edge, "back").State == "complete" })
 	edge.AwaitIdle(limit)
+	edge.AwaitEnded(limit)
 	if got := len(edge.Log.Entries("run ended")); got != 2 {
 		t.Errorf("%d runs ended, want 2: each once", got)
 	}

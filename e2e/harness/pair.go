@@ -278,6 +278,12 @@ func (e *Edge) AwaitIdle(limit time.Duration) {
 	Until(e.t, limit, "all places are free", func() bool { return e.InFlight() == 0 })
 }
 
+// AwaitEnded waits until every run has its outcome, and with it its line in the log: a place is free before that.
+func (e *Edge) AwaitEnded(limit time.Duration) {
+	e.t.Helper()
+	Until(e.t, limit, "every run has its outcome", func() bool { return e.Metric("iop_runs_live") == 0 })
+}
+
 // AwaitReady waits until the node takes work.
 func (e *Edge) AwaitReady(id string) {
 	e.t.Helper()

@@ -125,6 +125,7 @@ func leavers() []fault {
 				if gone := m.provider.state().Gone; gone != 5*(m.round+1) {
 					m.t.Errorf("the provider saw %d callers leave in %d rounds", gone, m.round+1)
 				}
+				said(m.t, m.Edge, "run ended", m.begun)
 				for _, e := range m.Edge.Entries("run ended")[m.begun-6:] {
 					if e.Str("code") != "client_gone" {
 						m.t.Errorf("a caller left, and its run ended as %v", e)
