@@ -211,7 +211,8 @@ func (w *world) judgeCaller(c *caller) {
 		if j.mode != forgetful {
 			w.breach("I1", "%s ended with an internal error: %v", j.id, out.Failure)
 		}
-	case out.Code() == execution.CodeProtocol && !w.points.has(j.id): // a terminal that is held up may come too late for its RunEnded
+	case out.Code() == execution.CodeProtocol && !w.points.has(j.id) && !w.unsound(c.began, c.done, c.node, j.edge):
+		// A terminal that is held up may come too late for its RunEnded, and one of a node that crashed not at all.
 		w.breach("I1", "%s ended with a breach of the protocol: %v", j.id, out.Failure)
 	}
 	w.judgeEnd(c)
