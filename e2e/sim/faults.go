@@ -11,6 +11,7 @@ type window struct {
 	a, b        string
 	from, until time.Duration
 	dead        bool // nothing went either way, or one way
+	deaf        bool // and goes again when somebody says so
 	cut         bool // the edge saw it end
 }
 
@@ -182,7 +183,7 @@ func (w *world) deafen(at, long time.Duration, e *edgeHost, n *nodeHost, way int
 	}
 	w.at(at, fmt.Sprintf("nothing goes between %s and %s, %s, for %v", n.host, e.host, name, long), func() {
 		w.mu.Lock()
-		w.faulty = append(w.faulty, window{a: n.host, b: e.host, from: w.now(), until: w.now() + long, dead: true})
+		w.faulty = append(w.faulty, window{a: n.host, b: e.host, from: w.now(), until: w.now() + long, dead: true, deaf: true})
 		w.mu.Unlock()
 		set(true)
 	})
@@ -198,7 +199,7 @@ func (w *world) heard(a, b string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range w.faulty {
-		if f := &w.faulty[i]; f.dead && f.a == a && f.b == b {
+		if f := &w.faulty[i]; f.deaf && f.a == a && f.b == b {
 			f.until = min(f.until, w.now())
 		}
 	}
