@@ -383,7 +383,8 @@ func TestOpenAfterOneThatWasGivenUp(t *testing.T) {
 	})
 	left, leave := context.WithCancel(t.Context())
 	leave()
-	p.edge.asks <- left          // as Open does when its caller leaves just then
+	late := ask{left, make(chan *yamux.Stream)}
+	p.edge.asks <- late          // as Open does when its caller leaves just then
 	p.edge.SendReadyAck(1, true) // carries the open of the stream to the node, as any message does
 	if err := within(t, "the node sees the stream's end", opens); err == nil {
 		t.Error("the node got an open that nobody sent")
@@ -392,6 +393,39 @@ func TestOpenAfterOneThatWasGivenUp(t *testing.T) {
 	defer s.Close()
 	if f, err := s.ReadTunnel(); err != nil || f.Msg.GetAccepted() == nil {
 		t.Errorf("the next caller got %v, %v", f.Msg, err)
+	}
+}
+
+// e2e TestPairsLoseTheirCallersAtAnyMoment, found by chance: a caller whose context ended after it had asked, and who came to wait only
+// when the next one had asked, too, took the next one's stream; that one waited for its dispatch limit.
+func TestOpenOfALateCallerTakesNothing(t *testing.T) {
+	p := startTCP(t, func(s *Stream) { lingerUntilEOF(s) })
+	for range 200 {
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		late := ask{left, make(chan *yamux.Stream)}
+		p.edge.asks <- late
+		next := make(chan error, 1)
+		go func() {
+			s, err := p.edge.Open(t.Context())
+			if err == nil {
+				s.Close()
+			}
+			next <- err
+		}()
+		select { // the late one looks whether there is something for it: its own, if anything
+		case m := <-late.opened:
+			p.edge.adopt(m).Close()
+		default:
+		}
+		select {
+		case err := <-next:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(patience.Limit):
+			t.Fatal("the next caller waits for nothing")
+		}
 	}
 }
 

@@ -51,14 +51,16 @@ func (m muxLog) Println(v ...any) { m.log.Debug().Msg(fmt.Sprint(v...)) }
 
 // opener hands streams from the one goroutine that opens them to whoever asked: opening waits in the multiplexer's
 // queue and can't be given up, asking can.
-type opener struct {
-	asks  chan context.Context
-	opens chan *yamux.Stream
+type opener struct{ asks chan ask }
+
+// ask is one caller's. The answer has a channel of its own: a caller that is given up between asking and waiting must not
+// take the stream of the next one, who would then wait for nothing.
+type ask struct {
+	ctx    context.Context
+	opened chan *yamux.Stream
 }
 
-func newOpener() opener {
-	return opener{asks: make(chan context.Context), opens: make(chan *yamux.Stream)}
-}
+func newOpener() opener { return opener{asks: make(chan ask)} }
 
 // Open opens a work stream; edge only. It waits for the link's opener no longer than ctx: then it returns ctx's error,
 // and a stream that was opened too late is closed again. The peer sees the stream with its first frame at the latest.
@@ -66,15 +68,16 @@ func (l *Link) Open(ctx context.Context) (*Stream, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
+	a := ask{ctx, make(chan *yamux.Stream)}
 	select {
-	case l.asks <- ctx:
+	case l.asks <- a:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-l.down:
 		return nil, l.Err()
 	}
 	select {
-	case m := <-l.opens:
+	case m := <-a.opened:
 		return l.adopt(m), nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -83,12 +86,12 @@ func (l *Link) Open(ctx context.Context) (*Stream, error) {
 	}
 }
 
-// openLoop is the one opener. At most one caller is being served, so that whoever receives a stream is who asked.
+// openLoop is the one opener.
 func (l *Link) openLoop(session *yamux.Session) {
 	for {
-		var ctx context.Context
+		var a ask
 		select {
-		case ctx = <-l.asks:
+		case a = <-l.asks:
 		case <-l.down:
 			return
 		}
@@ -98,8 +101,8 @@ func (l *Link) openLoop(session *yamux.Session) {
 			return
 		}
 		select {
-		case l.opens <- m:
-		case <-ctx.Done():
+		case a.opened <- m:
+		case <-a.ctx.Done():
 			// Not kept for the next caller: the peer knows the stream by now, and gives one up on which nothing comes.
 			l.adopt(m).Close()
 		case <-l.down:
