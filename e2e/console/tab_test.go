@@ -187,6 +187,12 @@ func (p *tab) keys(keys string) {
 	p.do(chromedp.KeyEvent(keys))
 }
 
+// submit sends a form. Enter in a field with suggestions may choose one instead, when they have just come up.
+func (p *tab) submit(form string) {
+	p.t.Helper()
+	js[bool](p, "document.getElementById('"+form+"').requestSubmit(), true")
+}
+
 // as sets how the page is looked at.
 func (p *tab) as(l look) {
 	p.t.Helper()
