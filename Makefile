@@ -6,7 +6,7 @@ BIN      := bin
 TOOLS    := -modfile=scripts/tools/go.mod
 CACHE    := $(or $(IOP_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/iop)
 OLLAMA   := $(CACHE)/ollama
-FUZZTIME ?= 5s
+FUZZTIME ?= 3s
 
 .PHONY: help
 help: ## print this list
@@ -129,10 +129,10 @@ mutants: ## plant bugs, one at a time, in copies: the tests must notice each of 
 # CI has thirty minutes for everything. What there is no time for is left to another day; each day begins elsewhere.
 .PHONY: mutants-today
 mutants-today:
-	$(GO) run ./scripts/mutants -budget 3m
+	$(GO) run ./scripts/mutants -budget 90s
 
 .PHONY: fuzz
-fuzz: ## each fuzz target for FUZZTIME (5s, what CI has time for), side by side; FUZZTIME=30s looks longer
+fuzz: ## each fuzz target for FUZZTIME (3s, what CI has time for), side by side; FUZZTIME=30s looks longer
 	GO="$(GO)" scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: bench
