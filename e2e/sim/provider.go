@@ -24,8 +24,9 @@ type providers struct {
 
 	mu    sync.Mutex
 	calls []*call
-	done  map[string]int // executions of a job so far
-	busy  map[string]int // by seat
+	done  map[string]int       // executions of a job so far
+	busy  map[string]int       // by seat
+	built map[string][]*driver // by seat
 	down  map[string]bool
 }
 
@@ -41,7 +42,7 @@ type call struct {
 }
 
 func newProviders(w *world) *providers {
-	return &providers{w: w, done: map[string]int{}, busy: map[string]int{}, down: map[string]bool{}}
+	return &providers{w: w, done: map[string]int{}, busy: map[string]int{}, built: map[string][]*driver{}, down: map[string]bool{}}
 }
 
 // driver is the driver of one adapter of one life of a node.
@@ -49,11 +50,19 @@ type driver struct {
 	p        *providers
 	node     string
 	seat     string
-	capacity int
+	capacity int // the most places that this seat has had since the driver was built
 }
 
 func (p *providers) build(nodeID, life string, spec node.AdapterSpec) *driver {
-	return &driver{p: p, node: nodeID, seat: life + "/" + spec.Name + "/" + spec.BaseURL, capacity: spec.Capacity}
+	d := &driver{p: p, node: nodeID, seat: life + "/" + spec.Name + "/" + spec.BaseURL, capacity: spec.Capacity}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// A run that was accepted before a reload is called through its old driver, beside those that the new one lets in.
+	for _, older := range p.built[d.seat] {
+		older.capacity = max(older.capacity, d.capacity)
+	}
+	p.built[d.seat] = append(p.built[d.seat], d)
+	return d
 }
 
 // setDown makes the provider of a node unreachable for probes, or reachable.
