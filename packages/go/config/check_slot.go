@@ -30,7 +30,7 @@ func (d *decoder) checkSlots(e *Edge) {
 		d.checkSlot(at, s, e)
 	}
 	if e.Lease.SigningKey == "" && e.StateDir != "" {
-		e.Lease.SigningKey = filepath.Join(e.StateDir, "lease.key")
+		e.Lease.SigningKey = signingKeyIn(e.StateDir)
 	}
 	d.between("lease.ttl", e.Lease.TTL, time.Second, 2*time.Minute, "1s to 2m")
 	if len(e.Slots) > 0 && e.Mode == modeDev {
@@ -255,3 +255,6 @@ func unfit(a *Adapter, p *Profile) string {
 	}
 	return ""
 }
+
+// signingKeyIn returns where the key lies that leases are signed with, unless lease.signing_key says otherwise.
+func signingKeyIn(stateDir string) string { return filepath.Join(stateDir, "lease.key") }

@@ -20,7 +20,12 @@ func partly(key string) bool { return key == "lease" }
 // NeedsRestart returns the keys in which next differs from e and that only a restart can change, in the order of the
 // file.
 func (e *Edge) NeedsRestart(next *Edge) []string {
-	return differing(reflect.ValueOf(e).Elem(), reflect.ValueOf(next).Elem(), "", false)
+	is := *next
+	// Who moves state_dir moves what lies in it by default, and isn't told of a key that isn't in the file.
+	if e.Lease.SigningKey == signingKeyIn(e.StateDir) && is.Lease.SigningKey == signingKeyIn(is.StateDir) {
+		is.Lease.SigningKey = e.Lease.SigningKey
+	}
+	return differing(reflect.ValueOf(e).Elem(), reflect.ValueOf(&is).Elem(), "", false)
 }
 
 // Differs returns the keys in which next differs from e and that a reload changes.

@@ -185,7 +185,8 @@ func (a *attempt) downed() bool {
 	}
 }
 
-// again reports whether a refused lease may be followed by a fresh one, once: only for what a fresh one cures.
+// again reports whether a refused lease may be followed by a fresh one: only for what a fresh one cures, and once,
+// but for stale revisions.
 func (a *attempt) again(f *execution.Failure) bool {
 	if a.lease == nil || f.Code != execution.CodeCredentialRefused {
 		return false
@@ -194,6 +195,11 @@ func (a *attempt) again(f *execution.Failure) bool {
 	// A key that was rotated while its lease was on the way is revoked to the node; the slot has another one.
 	if !why.Retry() && (why != credentiallease.Revoked || a.lease.Current()) {
 		return false
+	}
+	// Reloads may follow each other faster than a node takes them in.
+	if why == credentiallease.StaleRevision {
+		a.run.budget.revision++
+		return a.run.budget.revision <= maxRevision
 	}
 	a.run.budget.lease++
 	return a.run.budget.lease <= maxLease

@@ -53,6 +53,7 @@ type budget struct {
 	stale    int                // the node said stale_projection
 	draining int                // the node said node_draining
 	lease    int                // the node refused a lease that a fresh one may do for
+	revision int                // the node refused a lease that names another revision of its route or profile than it has
 	unfit    *execution.Failure // why the last place that isn't tried again couldn't take it
 }
 
@@ -63,6 +64,7 @@ const (
 	maxStale    = 1 // the second is final
 	maxDraining = 3 // the third is final
 	maxLease    = 1 // the second is final
+	maxRevision = 8 // the ninth is final
 )
 
 // errDone is the outcome of a run that succeeded.
