@@ -28,6 +28,7 @@ func TestWhatAReloadChanges(t *testing.T) {
 		"timers: {dead: 50s}\nlisten: {http: 127.0.0.1:1}":                               {"listen,timers", "routes"},
 		"routes: [{model: a}]\nlease: {ttl: 61s}\n":                                      {"", "lease.ttl"},
 		"routes: [{model: a}]\nlease: {ttl: 61s, signing_key: /x}\n":                     {"lease.signing_key", "lease.ttl"},
+		"routes: [{model: a}]\nstate_dir: /other\n":                                      {"state_dir", ""}, // and not lease.signing_key, which lies in it by default
 		"routes: [{model: a}]\nprofiles: [{id: p, origin: https://h, paths: [GET /]}]\n": {"", "profiles"},
 		leasing + oneSlot + "routes: [{model: a}]\n":                                     {"mode,tls", "nodes,profiles,slots"},
 		"admin_key_hashes: [" + hashA + "]\nprincipals: [{id: p, key_hashes: [" + hashB + "]}]\nnodes: [{id: n, token_hashes: [{sha256: " + strings.Repeat("c", 64) + "}]}]\nroutes: [{model: a}]": {

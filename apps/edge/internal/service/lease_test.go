@@ -200,12 +200,15 @@ func TestRefusedLeases(t *testing.T) {
 		{"for something else", credentiallease.BindingMismatch, true, 1, nil, execution.CodeCredentialRefused, "1:refused(13,23) 1:void 1:closed"},
 		{"expired", credentiallease.Expired, true, 1, nil, execution.CodeOK, "1:refused(11,23) 1:void 1:closed 2:used 2:closed"},
 		{"expired again", credentiallease.Expired, true, 2, nil, execution.CodeCredentialRefused, "1:refused(11,23) 1:void 1:closed 2:refused(11,23) 2:void 2:closed"},
+		{"eight reloads behind", credentiallease.StaleRevision, true, maxRevision, nil, execution.CodeOK, ""},
+		{"nine reloads behind", credentiallease.StaleRevision, true, maxRevision + 1, nil, execution.CodeCredentialRefused, ""},
 		{"stale when it was to be used", credentiallease.StaleGeneration, false, 1, nil, execution.CodeOK, "1:closed 2:used 2:closed"},
 		{"replayed when it was to be used", credentiallease.Replayed, false, 1, nil, execution.CodeCredentialRefused, "1:closed"},
 		{"rotated meanwhile", credentiallease.Revoked, true, 1, stale, execution.CodeOK, ""},
 		{"revoked", credentiallease.Revoked, true, 1, nil, execution.CodeCredentialRefused, "1:refused(8,23) 1:void 1:closed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // a node that tells nothing is asked again after a second
 			l := &ledger{}
 			var mu sync.Mutex
 			refused := 0
