@@ -1,5 +1,6 @@
-// Package patience is how tests wait for what must happen, on machines that stand still for seconds. It is for tests
-// only, and says nothing about speed: what must be quick is tested on fake time, in a synctest bubble.
+// Package patience is how tests wait for what must happen, on machines that stand still for seconds, and how they count
+// what is allocated beside others that allocate. It is for tests only, and says nothing about speed: what must be quick
+// is tested on fake time, in a synctest bubble.
 package patience
 
 import (

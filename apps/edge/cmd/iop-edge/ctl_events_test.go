@@ -11,10 +11,9 @@ import (
 	"sync"
 	"testing"
 	"time"
-)
 
-// patience bounds every wait of these tests.
-const patience = 10 * time.Second
+	"iop/packages/go/patience"
+)
 
 // screen is what a command prints, read while it is written.
 type screen struct {
@@ -87,7 +86,7 @@ func (s *streams) following(t *testing.T, output string, silence time.Duration) 
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(patience):
+		case <-time.After(patience.Limit):
 			t.Fatal("it goes on following")
 			return nil
 		}
@@ -99,7 +98,7 @@ func (s *screen) until(t *testing.T, text string) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for end := time.After(patience); !strings.Contains(s.String(), text); {
+	for end := time.After(patience.Limit); !strings.Contains(s.String(), text); {
 		select {
 		case <-tick.C:
 		case <-end:
@@ -122,7 +121,7 @@ func TestCtlEvents(t *testing.T) {
 		says(false, "event: missed\ndata: {\"kind\":\"missed\",\"missed\":12,\"why\":\"forgotten\"}\n\n"+endedEvent),
 		says(true, "event: missed\ndata: {\"kind\":\"missed\",\"missed\":null,\"why\":\"restarted\"}\n\n"),
 	)
-	out, errs, stop := s.following(t, "table", patience)
+	out, errs, stop := s.following(t, "table", patience.Limit)
 	out.until(t, "restarted")
 	if err := stop(); err != nil {
 		t.Error(err)
@@ -151,7 +150,7 @@ func TestCtlEvents(t *testing.T) {
 
 func TestCtlEventsJSON(t *testing.T) {
 	s := newStreams(t, says(true, fencedEvent+"event: missed\ndata: {\"kind\":\"missed\",\"missed\":3,\"why\":\"slow\"}\n\n"))
-	out, errs, stop := s.following(t, "json", patience)
+	out, errs, stop := s.following(t, "json", patience.Limit)
 	out.until(t, "slow")
 	if err := stop(); err != nil || errs.String() != "" {
 		t.Errorf("%v %s", err, errs)
@@ -201,7 +200,7 @@ func TestCtlEventsEnd(t *testing.T) {
 // What nodes and callers chose can't steer a terminal.
 func TestCtlEventsSteerNoTerminal(t *testing.T) {
 	s := newStreams(t, says(true, `data: {"kind":"ready","node":"\u001b[2J\u009b31m\u202ex","text":"\r\ny"}`+"\n\n"))
-	out, _, stop := s.following(t, "table", patience)
+	out, _, stop := s.following(t, "table", patience.Limit)
 	out.until(t, "y\n")
 	if err := stop(); err != nil || strings.ContainsAny(out.String(), "\x1b\u009b\u202e\r") {
 		t.Errorf("%v %q", err, out)

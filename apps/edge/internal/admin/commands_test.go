@@ -12,6 +12,7 @@ import (
 
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 // The names of the command API are settled (design, "Admin API").
@@ -156,7 +157,7 @@ func TestCommandOutlivesTheReadLimit(t *testing.T) {
 	}
 	select {
 	case <-left:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience.Limit):
 		t.Error("the command doesn't notice that its caller has left")
 	}
 }

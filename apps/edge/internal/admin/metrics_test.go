@@ -20,6 +20,7 @@ import (
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
 	"iop/packages/go/identity"
+	"iop/packages/go/patience"
 )
 
 // scrape returns the lines of an exposition, by what stands before the value.
@@ -302,9 +303,7 @@ func TestSeriesAreBounded(t *testing.T) {
 func TestEndedAllocatesNothing(t *testing.T) {
 	m := NewMetrics("", Sources{})
 	o := &service.Outcome{Route: &config.Route{Model: "m"}, NodeID: "n", Adapter: "a", Attempts: 1, FirstByte: time.Second, Usage: execution.Usage{Input: tokens(1)}}
-	if n := testing.AllocsPerRun(100, func() { m.Ended(o) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	patience.Allocations(t, 0, 100, func() { m.Ended(o) })
 }
 
 func BenchmarkEnded(b *testing.B) {

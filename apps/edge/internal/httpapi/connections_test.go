@@ -15,6 +15,7 @@ import (
 
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 // startBounded serves a handler to at most so many connections.
@@ -55,7 +56,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	_ = first.Close()
 	// The server learns of it in a moment.
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(patience.Limit); ; {
 		if time.Now().After(end) {
 			t.Fatal("there is no room again")
 		}

@@ -15,6 +15,7 @@ import (
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 // surface is an endpoint that a run can serve, as its clients use it.
@@ -249,7 +250,7 @@ func TestCallerLeavesARun(t *testing.T) {
 				if got != execution.CauseClientGone {
 					t.Errorf("%s, begun %v: %v", s.name, begun, got)
 				}
-			case <-time.After(patience):
+			case <-time.After(patience.Limit):
 				t.Fatalf("%s, begun %v: it goes on", s.name, begun)
 			}
 		}

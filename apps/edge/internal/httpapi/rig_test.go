@@ -21,10 +21,8 @@ import (
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
-
-// patience bounds every wait of these tests; none waits so long unless something is broken.
-const patience = 30 * time.Second
 
 const (
 	aliceKey = "sk-iop-alice-0123456789abcdef"
@@ -238,7 +236,7 @@ func (g *rig) wantNothingHeld() {
 	g.t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(patience); g.handler.BodyBytes() != 0; <-tick.C {
+	for end := time.Now().Add(patience.Limit); g.handler.BodyBytes() != 0; <-tick.C {
 		if time.Now().After(end) {
 			g.t.Fatalf("%d bytes of the budget are still held", g.handler.BodyBytes())
 		}
@@ -259,7 +257,7 @@ func (g *rig) dial() *caller {
 		g.t.Fatal(err)
 	}
 	g.t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(patience.Limit)); err != nil {
 		g.t.Fatal(err)
 	}
 	return &caller{t: g.t, Conn: conn, r: bufio.NewReader(conn)}

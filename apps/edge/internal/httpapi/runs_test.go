@@ -13,6 +13,7 @@ import (
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 // fakeRuns plays the service: it keeps the specs and lets a script run them.
@@ -61,7 +62,7 @@ func (g *rig) do2(method, path, key, body string) (*http.Response, string) {
 	if key != "" {
 		req.Header.Set("Authorization", "Bearer "+key)
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience.Limit}
 	resp, err := client.Do(req)
 	if err != nil {
 		g.t.Fatal(err)
@@ -330,7 +331,7 @@ func TestRunCallerLeaves(t *testing.T) {
 		if cause != execution.CauseClientGone {
 			t.Errorf("the run was told %v", cause)
 		}
-	case <-time.After(patience):
+	case <-time.After(patience.Limit):
 		t.Error("nobody told the run that its caller left")
 	}
 }

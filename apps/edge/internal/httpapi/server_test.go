@@ -24,6 +24,7 @@ import (
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 // certificate writes a self-signed pair for 127.0.0.1 and returns the files and the pool that trusts it.
@@ -76,7 +77,7 @@ func startTLSOf(t *testing.T, edge *config.Edge, http2 bool) (*rig, *http.Client
 	g.serve(NewServer(ServerConfig{Handler: g.handler, TLS: conf, Log: zerolog.New(g.log)}), l)
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: http2}
 	t.Cleanup(tr.CloseIdleConnections)
-	return g, &http.Client{Transport: tr, Timeout: patience}
+	return g, &http.Client{Transport: tr, Timeout: patience.Limit}
 }
 
 // Over TLS and HTTP/2 a run's answer is as whole, or as cut, as elsewhere.

@@ -16,6 +16,7 @@ import (
 	"iop/apps/edge/internal/service"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 const small = `{"model":"small","messages":[]}`
@@ -276,7 +277,7 @@ func TestCallerGoneWhileWaiting(t *testing.T) {
 				if got != execution.CauseClientGone {
 					t.Errorf("cause %v", got)
 				}
-			case <-time.After(patience):
+			case <-time.After(patience.Limit):
 				t.Error("nobody told the run that its caller left")
 			}
 		})
@@ -302,7 +303,7 @@ func TestCallerLeavesWithTheWholeAnswer(t *testing.T) {
 				_ = sink.Body([]byte(tt.body), true)
 				limit := 200 * time.Millisecond
 				if tt.left {
-					limit = patience
+					limit = patience.Limit
 				}
 				select {
 				case <-ctx.Done():

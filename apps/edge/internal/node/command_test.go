@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 )
 
@@ -46,7 +47,7 @@ func TestCommandTurns(t *testing.T) {
 		if !errors.Is(err, transport.ErrLinkDown) {
 			t.Errorf("a wait for a link that is over: %v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience.Limit):
 		t.Error("it waits for a link that is over")
 	}
 }

@@ -2,11 +2,11 @@ package node_test
 
 import (
 	"testing"
-	"time"
 
 	"iop/apps/edge/internal/edgetest"
 	"iop/apps/edge/internal/node"
 	"iop/packages/go/config"
+	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
@@ -16,7 +16,7 @@ func TestDrainedNodeIsTold(t *testing.T) {
 	e.Registry.SetDrained("a", true)
 	n := edgetest.Dial(t, e, "a", edgetest.NodeOptions{})
 	n.Ready()
-	const limit = 10 * time.Second
+	const limit = patience.Limit
 	if ack := edgetest.Await(t, n, limit, (*pb.EdgeControl).GetReadyAck); ack.GetDispatchable() {
 		t.Error("work may come to a node that is drained")
 	}
