@@ -66,6 +66,7 @@ func (r *rig) join(id string, generation uint64, capacity int, script func(w *wo
 	<-n.edge.Ready()
 	r.mu.Lock()
 	r.nodes[id] = n
+	r.joined = append(r.joined, n)
 	r.mu.Unlock()
 	n.far.SendReady(func() *pb.Ready { return &pb.Ready{Projection: 1, Running: running} }) // ends of runs go out after it only
 	select {                                                                                // as in the registry: work comes after it

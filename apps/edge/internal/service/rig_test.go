@@ -42,9 +42,10 @@ type rig struct {
 	state atomic.Pointer[config.State]
 	dial  func(near net.Conn) net.Conn // wraps the edge's end of the next connections
 
-	mu    sync.Mutex
-	nodes map[string]*fakeNode
-	ended []Outcome
+	mu     sync.Mutex
+	nodes  map[string]*fakeNode // the connected
+	joined []*fakeNode          // all that ever were; the places of one that is gone are fenced a moment later
+	ended  []Outcome
 }
 
 // setup is what a test may ask of a rig.
@@ -115,7 +116,7 @@ func edgeConfig(t testing.TB, s setup, target string) *config.Edge {
 // close ends every link and checks that nothing is left of any run.
 func (r *rig) close() {
 	r.mu.Lock()
-	nodes := r.nodes
+	nodes := r.joined
 	r.nodes = map[string]*fakeNode{}
 	r.mu.Unlock()
 	for _, n := range nodes {
