@@ -143,6 +143,41 @@ func TestARevokedKeyIsRevokedEverywhere(t *testing.T) {
 	}
 }
 
+// A key that is put in while nodes are told of a revoked one isn't revoked with it, and other slots with the revoked one
+// don't lend it for as long. (seed 627 of the simulation)
+func TestRevokeMeansTheKeyThatWasThere(t *testing.T) {
+	r := newRig(t)
+	r.configure(r.twins)
+	r.open()
+	to, _ := recipient(t, "gpu-1", 1)
+	r.lend(to, "running").Used()
+	done := make(chan struct{})
+	go func() { // ends with the change
+		defer close(done)
+		if _, err := r.store.Revoke(context.Background(), "main"); err != nil {
+			t.Error(err)
+		}
+	}()
+	pushes := []Push{patience.Receive(t, "nodes are told", r.told), patience.Receive(t, "of the twin, too", r.told)}
+	two, _ := recipient(t, "gpu-2", 1)
+	if why := r.refused(r.second(r.order(two, "next"))); !strings.HasPrefix(why, "revoked") {
+		t.Errorf("the twin's key while gpu-1 is waited for: %q", why)
+	}
+	r.put(keyB)
+	w, err := r.store.refresh(t.Context(), "main")
+	check(t, err)
+	if w == nil {
+		t.Fatal("the new key isn't noticed")
+	}
+	for _, p := range pushes {
+		r.store.Acked("gpu-1", 1, p.Epoch, nil)
+	}
+	patience.Receive(t, "the change is over", done)
+	if s := r.status(); s.State != StateActive {
+		t.Errorf("the slot with the new key: %+v", s)
+	}
+}
+
 // A node that says again and again what can't be true is heard once for each lease. (found by attack)
 func TestLiesAreToldOnce(t *testing.T) {
 	r := opened(t)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"iop/packages/go/config"
@@ -188,15 +189,24 @@ func (s *Store) await(ctx context.Context, w *wait) Change {
 
 // command is amend for an operator, who is told what came of it.
 func (s *Store) command(ctx context.Context, id, what string, change edit) (Change, error) {
+	w, err := s.begin(id, what, change)
+	if err != nil {
+		return Change{}, err
+	}
+	return s.await(ctx, w), nil
+}
+
+// begin is the part of a command that is done at once; await tells nodes of it.
+func (s *Store) begin(id, what string, change edit) (*wait, error) {
 	w, err := s.amend(id, false, change, nil)
 	if err != nil {
 		s.cfg.Log.Warn().Err(err).Str("slot", id).Str("what", what).Msg("slot not changed")
-		return Change{}, fmt.Errorf("slot %s: %w", id, err)
+		return nil, fmt.Errorf("slot %s: %w", id, err)
 	}
 	if !w.same {
 		s.slotChanged(id, what, w.push)
 	}
-	return s.await(ctx, w), nil
+	return w, nil
 }
 
 // Disable stops leases of a slot until it is enabled: none is issued once it is in force, which it is when it returns, and
@@ -233,38 +243,57 @@ func (s *Store) Enable(ctx context.Context, id string) (Change, error) {
 // Other slots with the same key are revoked with it; what Change lists is of all of them. An error means that at least one
 // of them isn't.
 func (s *Store) Revoke(ctx context.Context, id string) (Change, error) {
-	c, err := s.revoke(ctx, id)
-	if err != nil {
-		return c, err
-	}
-	for _, other := range s.sharing(id) {
-		also, err := s.revoke(ctx, other)
-		if errors.Is(err, ErrUnknownSlot) { // removed meanwhile, and so revoked
-			continue
-		}
-		if err != nil {
-			return c, fmt.Errorf("it has the key of slot %s, which is revoked: %w", id, err)
-		}
-		c.Running, c.Unanswered = union(c.Running, also.Running), union(c.Unanswered, also.Unanswered)
-	}
-	return c, nil
-}
-
-func (s *Store) revoke(ctx context.Context, id string) (Change, error) {
-	return s.command(ctx, id, string(StateRevoked), func(_ *slot, r *record) (bool, error) {
+	var mark string // of the key; while nodes are waited for, the slot may get another one, which isn't meant
+	first, err := s.begin(id, string(StateRevoked), func(_ *slot, r *record) (bool, error) {
+		mark = r.Key
 		was := r.revoked()
 		r.revoke()
 		return was, nil
 	})
+	if err != nil {
+		return Change{}, err
+	}
+	waits := []*wait{first}
+	for _, other := range s.sharing(id, mark) {
+		w, also := s.begin(other, string(StateRevoked), func(_ *slot, r *record) (bool, error) {
+			if r.Key != mark || r.revoked() {
+				return true, nil
+			}
+			r.revoke()
+			return false, nil
+		})
+		switch {
+		case also == nil:
+			waits = append(waits, w)
+		case errors.Is(also, ErrUnknownSlot): // removed meanwhile, and so revoked
+		default:
+			err = errors.Join(err, fmt.Errorf("it has the key of slot %s, which is revoked: %w", id, also))
+		}
+	}
+	return s.awaitAll(ctx, waits), err
 }
 
-// sharing returns the other slots that have a slot's key and lend it still.
-func (s *Store) sharing(id string) (others []string) {
+// awaitAll is await for changes that belong together, at the same time; the first is the one that is told of.
+func (s *Store) awaitAll(ctx context.Context, waits []*wait) Change {
+	changes := make([]Change, len(waits))
+	var all sync.WaitGroup
+	for i, w := range waits {
+		all.Go(func() { changes[i] = s.await(ctx, w) })
+	}
+	all.Wait()
+	c := changes[0]
+	for _, also := range changes[1:] {
+		c.Running, c.Unanswered = union(c.Running, also.Running), union(c.Unanswered, also.Unanswered)
+	}
+	return c
+}
+
+// sharing returns the other slots that have this key and lend it still.
+func (s *Store) sharing(id, mark string) (others []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	mark := s.records[id].Key
 	for other := range s.slots {
-		if r := s.records[other]; mark != "" && r.Key == mark && !r.revoked() {
+		if r := s.records[other]; other != id && mark != "" && r.Key == mark && !r.revoked() {
 			others = append(others, other)
 		}
 	}
