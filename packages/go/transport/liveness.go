@@ -138,7 +138,7 @@ func (l *Link) watch() {
 	for {
 		now := l.conn.elapsed()
 		if now >= beat {
-			l.box.put(func(m *letters) { m.pulse.beat = true })
+			l.Beat()
 			l.conn.trim()
 			beat = now + l.cfg.Heartbeat
 		}

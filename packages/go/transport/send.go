@@ -91,6 +91,11 @@ func (l *Link) SendRevokeAck(m *pb.RevokeAck) {
 	l.box.put(func(b *letters) { b.node.revoked = append(b.node.revoked, m) })
 }
 
+// Beat sends a heartbeat now, beside those that are due. Its answer tells a node the edge's time.
+func (l *Link) Beat() {
+	l.box.put(func(b *letters) { b.pulse.beat = true })
+}
+
 // SendRecipientKey announces the node's next recipient key; node only, the latest wins.
 func (l *Link) SendRecipientKey(public []byte) {
 	l.box.put(func(b *letters) { b.node.key = &pb.RecipientKey{PublicKey: public} })

@@ -27,6 +27,7 @@ type lending struct {
 	transcript credentiallease.Transcript
 	read       func() transport.ClockReading
 	rekey      time.Duration // life of a recipient key
+	ask        time.Duration // between two questions for the edge's time, while it isn't known
 	synced     chan struct{} // closed when the edge's time is known for the first time
 	first      sync.Once     // of synced
 
@@ -104,7 +105,7 @@ func (l *Link) lend(reg *registration) (*lending, error) {
 		return nil, err
 	}
 	guard.UseRecipient(reg.offer.key, credentiallease.Time{})
-	return &lending{guard: guard, transcript: t, read: l.cfg.Clocks, rekey: l.cfg.Timers.Rekey, synced: make(chan struct{})}, nil
+	return &lending{guard: guard, transcript: t, read: l.cfg.Clocks, rekey: l.cfg.Timers.Rekey, ask: l.cfg.Timers.Ask, synced: make(chan struct{})}, nil
 }
 
 // exchanged takes in a heartbeat that the edge has answered.
@@ -127,9 +128,10 @@ func (n *lending) now() credentiallease.Time {
 
 // tend announces a new recipient key when one has been in use for long, and drops what time has ended. It ends with the link.
 func (n *lending) tend(mux *transport.Link) {
-	rekey, expire := time.NewTicker(n.rekey), time.NewTicker(expireEvery)
+	rekey, expire, ask := time.NewTicker(n.rekey), time.NewTicker(expireEvery), time.NewTicker(n.ask)
 	defer rekey.Stop()
 	defer expire.Stop()
+	defer ask.Stop()
 	for {
 		select {
 		case <-mux.Down():
@@ -137,6 +139,10 @@ func (n *lending) tend(mux *transport.Link) {
 			return
 		case <-expire.C:
 			n.guard.Expire(n.now())
+		case <-ask.C: // a clock that was set would cost all leases until the next heartbeat
+			if !n.now().Synced {
+				mux.Beat()
+			}
 		case <-rekey.C:
 			key, err := credentiallease.NewRecipientKey()
 			if err != nil {

@@ -8,8 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"iop/apps/node/internal/node"
 	"iop/apps/node/internal/nodetest"
+	"iop/apps/node/internal/router"
 	"iop/packages/go/credentiallease"
+	"iop/packages/go/execution"
 	"iop/packages/go/identity"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
@@ -158,4 +161,41 @@ func TestReadyWaitsForTheEdgesTime(t *testing.T) {
 	if err := edge.Link.Probe(ctx); err != nil {
 		t.Error(err)
 	}
+}
+
+// E11, fault 43, seed 480 of the simulation: a node whose wall clock was set asks for the edge's time, and doesn't wait for
+// the next heartbeat.
+func TestTimeIsAskedForAfterAJump(t *testing.T) {
+	var jumping atomic.Bool
+	var jumped atomic.Int64
+	x := node.New(node.Config{
+		Edge: "edge:1", Router: router.New(), Log: testLog(t), Timers: node.Timers{ProbeEvery: 5 * time.Millisecond},
+		Build: func(router.Spec) (execution.Provider, error) { return &nodetest.Adapter{}, nil },
+	})
+	s := newSecured(t, &nodetest.Adapter{}, func(c *Config) {
+		read := newClocks()
+		c.Clocks = func() transport.ClockReading {
+			at := read()
+			if jumping.Load() {
+				jumped.Add(time.Minute.Milliseconds())
+			}
+			at.Wall -= jumped.Load()
+			return at
+		}
+		c.Executor, c.Mux.Heartbeat, c.Mux.Dead, c.Timers.Ask = x, time.Hour, 2*time.Hour, 10*time.Millisecond
+	})
+	t.Cleanup(func() {
+		s.stop()
+		x.Close(context.Background())
+	})
+	edge, _ := s.lent(7)
+	edge.Ready()
+	state := func(want pb.ClockState) {
+		t.Helper()
+		edge.Await(want.String(), func(m *pb.NodeControl) bool { return m.GetNodeStatus().GetClockState() == want })
+	}
+	jumping.Store(true)
+	state(pb.ClockState_CLOCK_STATE_UNSYNCED)
+	jumping.Store(false)
+	state(pb.ClockState_CLOCK_STATE_SYNCED)
 }

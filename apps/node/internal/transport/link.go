@@ -18,6 +18,7 @@ import (
 
 	"iop/apps/node/internal/node"
 	"iop/packages/go/config"
+	"iop/packages/go/credentiallease"
 	"iop/packages/go/identity"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
@@ -70,6 +71,7 @@ type Timers struct {
 	Leave            time.Duration // a connection may take to end after the Goodbye (2 s)
 	SleepTick        time.Duration // between two looks whether the machine was asleep (2 s)
 	Rekey            time.Duration // life of a recipient key on a connection that lasts longer (12 h)
+	Ask              time.Duration // between two questions for the Edge's time, while it isn't known (3 s)
 }
 
 func (t Timers) withDefaults() Timers {
@@ -84,6 +86,8 @@ func (t Timers) withDefaults() Timers {
 		Leave:            cmp.Or(t.Leave, 2*time.Second),
 		SleepTick:        cmp.Or(t.SleepTick, 2*time.Second),
 		Rekey:            cmp.Or(t.Rekey, 12*time.Hour),
+		// Only the answer to the last question counts: the next one waits for as long as an answer that counts may take.
+		Ask: cmp.Or(t.Ask, credentiallease.MaxRoundTrip+time.Second),
 	}
 }
 
