@@ -3,10 +3,10 @@ package edge
 import (
 	"context"
 
+	"iop/apps/edge/internal/admin"
 	"iop/apps/edge/internal/admission"
 	"iop/apps/edge/internal/events"
 	"iop/apps/edge/internal/service"
-	"iop/apps/edge/internal/transport"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
 )
@@ -31,6 +31,10 @@ type (
 	RunView = service.RunView
 	// Places is the scheduler's state.
 	Places = admission.Snapshot
+	// Slots is what operators may do with the providers' keys.
+	Slots = admin.Slots
+	// SlotChange is what came of it.
+	SlotChange = admin.SlotChange
 	// Event is something that happened.
 	Event = events.Event
 )
@@ -59,6 +63,9 @@ func (i *Inside) SetDrained(node string, on bool) bool { return i.g.live.registr
 
 // Reload puts cfg in force as if the file had changed to it.
 func (i *Inside) Reload(cfg *config.Edge) error { return i.g.live.replace(cfg) }
+
+// Slots returns what operators may do with the providers' keys; nil = mode dev.
+func (i *Inside) Slots() *Slots { return i.g.slots() }
 
 // Route returns what serves a model by the configuration in force; nil = nothing.
 func (i *Inside) Route(model string) *config.Route { return i.g.live.current().Route(model) }
@@ -96,9 +103,7 @@ func (l *live) replace(next *config.Edge) error {
 	if err != nil || state == nil {
 		return err
 	}
-	l.state.Store(state)
-	l.registry.Reconfigured(transport.MustPayload)
-	l.waiting()
+	l.install(state)
 	l.told(true, nil)
 	return nil
 }

@@ -90,16 +90,20 @@ func (l *live) reload(why string) {
 	case state == nil:
 		l.log.Info().Str("why", why).Uint64("version", old.Version).Msg("configuration reloaded: nothing has changed")
 	default:
-		// Whoever asks from here on gets the new one, and what is connected is brought in line after.
-		l.state.Store(state)
-		if l.leases != nil {
-			l.leases.Reconfigured()
-		}
-		l.tell()
-		l.waiting()
+		l.install(state)
 		l.log.Info().Str("why", why).Uint64("version", state.Version).Strs("changed", old.Edge.Differs(next)).Msg("configuration reloaded")
 	}
 	l.told(state != nil && err == nil, err)
+}
+
+// install puts a state in force. Whoever asks from here on gets the new one, and what is connected is brought in line after.
+func (l *live) install(state *config.State) {
+	l.state.Store(state)
+	if l.leases != nil {
+		l.leases.Reconfigured()
+	}
+	l.tell()
+	l.waiting()
 }
 
 // check makes the state that would follow old, nil when next says the same.

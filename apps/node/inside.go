@@ -4,6 +4,7 @@ import (
 	"iop/apps/node/internal/node"
 	"iop/apps/node/internal/router"
 	"iop/apps/node/internal/transport"
+	link "iop/packages/go/transport"
 )
 
 // The words of the node's inside, for who can't import the packages that they come from.
@@ -14,6 +15,8 @@ type (
 	Work = node.Snapshot
 	// LinkStatus is how the link to one Edge is.
 	LinkStatus = transport.Status
+	// ClockReading is what the machine's clocks say at one moment.
+	ClockReading = link.ClockReading
 )
 
 // Inside is a running node: a simulation looks at what its surfaces don't show. It is an [Options].Inside's until Run

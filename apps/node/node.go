@@ -57,6 +57,8 @@ type Options struct {
 	Random func() float64
 	// Slept returns how long the machine was asleep so far; nil asks the kernel.
 	Slept func() time.Duration
+	// Clocks reads the machine's clocks, by which leases are judged; nil asks the kernel.
+	Clocks func() ClockReading
 	// Build makes the driver of an adapter; nil takes those of the known kinds.
 	Build func(AdapterSpec) (execution.Provider, error)
 	// Inside is given the node's inside, before anything is dialed. For a simulation; nil is nobody.
@@ -164,7 +166,7 @@ func newProgram(cfg *config.Node, opts Options, observer node.Observer, tracer *
 		p.links = append(p.links, transport.New(transport.Config{
 			Edge: edge, Token: cfg.Token, Identity: p.identity, EdgeID: edgeID, InstanceID: instance, Version: opts.Version, Executor: x,
 			Timers: linkTimers(cfg.Timers), OnReady: opts.OnReady, Log: opts.Log,
-			Dial: dial(cfg, opts), Random: opts.Random, Slept: opts.Slept, Mux: link.Config{Faults: opts.Faults},
+			Dial: dial(cfg, opts), Random: opts.Random, Slept: opts.Slept, Clocks: opts.Clocks, Mux: link.Config{Faults: opts.Faults},
 		}))
 	}
 	if len(p.links) == 0 {

@@ -61,6 +61,10 @@ func (w *world) planFault(d dice) {
 	case 10:
 		w.at(at, "", func() { w.disturb(""); e.stop(); w.reviveEdge(e, d.between(time.Millisecond, 10*time.Second)) })
 	case 11:
+		if by := d.between(10*time.Second, time.Hour); w.keys != nil && d.chance(50) {
+			w.at(at, "", func() { n.jumpClock(pick(d, by, -by)) })
+			return
+		}
 		w.at(at, "", func() { w.disturb(n.host); n.wake() })
 	case 12:
 		w.at(at, "", func() { w.setDrained(e, n, true) })
@@ -221,7 +225,7 @@ func (w *world) reload(e *edgeHost, d dice) {
 	}
 	w.disturb("")
 	w.tell("=", "%s is reloaded: %s", e.host, what)
-	if err := e.inside.Reload(e.plan.edge(w.dir+"/"+e.host, len(w.nodes))); err != nil {
+	if err := e.inside.Reload(e.config()); err != nil {
 		w.breach("end", "%s can't be reloaded: %v", e.host, err)
 	}
 }

@@ -109,6 +109,8 @@ func (w *world) judge() {
 	}
 	w.judgeCalls()
 	w.judgeCancels()
+	w.judgeRecords()
+	w.judgeKeys()
 }
 
 // generation is a node's connection at an edge, from its registration to its fence.

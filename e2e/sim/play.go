@@ -2,12 +2,11 @@ package sim
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"testing/synctest"
 	"time"
-
-	"github.com/rs/zerolog"
 )
 
 // step is something that happens at its time.
@@ -61,9 +60,10 @@ type Report struct {
 	history  *history
 }
 
-// Play lives through a seed, inside a bubble. dir is for what the edges keep; what lies there from before isn't looked at.
-func Play(seed uint64, dir string, log zerolog.Logger) *Report {
-	w := newWorld(seed, fmt.Sprintf("%s/%d", dir, seed), log)
+// Play lives through a seed, inside a bubble. dir is for what the programs keep, and has what [WriteIdentities] has written;
+// nothing else may lie there from before. logs takes the programs' logs, nil = nobody does.
+func Play(seed uint64, dir string, logs io.Writer) *Report {
+	w := newWorld(seed, fmt.Sprintf("%s/%d", dir, seed), logs)
 	for _, e := range w.edges {
 		e.start()
 	}
@@ -74,6 +74,7 @@ func Play(seed uint64, dir string, log zerolog.Logger) *Report {
 		w.at(j.at, "", func() { w.start(j) })
 	}
 	w.planFaults()
+	w.planKeys()
 	for at := time.Second; at < w.span+time.Second; at += time.Second {
 		w.at(at, "", func() {})
 	}
@@ -127,9 +128,10 @@ func (w *world) settle() {
 			e.start()
 		}
 		e.plan.calm()
-		if err := e.inside.Reload(e.plan.edge(w.dir+"/"+e.host, len(w.nodes))); err != nil {
+		if err := e.inside.Reload(e.config()); err != nil {
 			w.breach("end", "%s can't be reloaded: %v", e.host, err)
 		}
+		w.keys.mend(e)
 		for _, n := range w.nodes {
 			e.inside.SetDrained(n.id, false)
 		}

@@ -34,6 +34,7 @@ type providers struct {
 type call struct {
 	job       *job
 	node      string
+	host      string // the machine
 	seat      string // the provider of one life of a node
 	execution int    // of the job, from 1; 0 = nothing reached the provider
 	began     time.Duration
@@ -49,12 +50,13 @@ func newProviders(w *world) *providers {
 type driver struct {
 	p        *providers
 	node     string
+	host     string
 	seat     string
 	capacity int // the most places that this seat has had since the driver was built
 }
 
-func (p *providers) build(nodeID, life string, spec node.AdapterSpec) *driver {
-	d := &driver{p: p, node: nodeID, seat: life + "/" + spec.Name + "/" + spec.BaseURL, capacity: spec.Capacity}
+func (p *providers) build(n *nodeHost, life string, spec node.AdapterSpec) *driver {
+	d := &driver{p: p, node: n.id, host: n.host, seat: life + "/" + spec.Name + "/" + spec.BaseURL, capacity: spec.Capacity}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// A run that was accepted before a reload is called through its old driver, beside those that the new one lets in.
@@ -104,7 +106,7 @@ func (d *driver) Close() {}
 // begin notes a call.
 func (d *driver) begin(ctx context.Context, id string) (c *call, end func()) {
 	p := d.p
-	c = &call{job: p.w.jobs[id], node: d.node, seat: d.seat, began: p.w.now()}
+	c = &call{job: p.w.jobs[id], node: d.node, host: d.host, seat: d.seat, began: p.w.now()}
 	p.mu.Lock()
 	p.calls = append(p.calls, c)
 	p.busy[d.seat]++
@@ -149,6 +151,9 @@ func (d *driver) Tunnel(ctx context.Context, req *execution.TunnelRequest, sink 
 	j := c.job
 	if j.mode == refused {
 		return unreachable(ctx, j)
+	}
+	if err := d.show(c, req.Credential); err != nil {
+		return err
 	}
 	if err := d.take(j, req); err != nil {
 		return cause(ctx, err)
@@ -205,6 +210,9 @@ func (d *driver) Execute(ctx context.Context, req *execution.Request, emit execu
 	j := c.job
 	if j.mode == refused {
 		return execution.Completion{}, unreachable(ctx, j)
+	}
+	if err := d.show(c, req.Credential); err != nil {
+		return execution.Completion{}, err
 	}
 	d.executes(c)
 	if err := wait(ctx, j, req.Timers); err != nil {

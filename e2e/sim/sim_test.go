@@ -23,8 +23,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/rs/zerolog"
 )
 
 var (
@@ -211,7 +209,7 @@ func TestWorker(t *testing.T) {
 	defer out.Flush()
 	dir := stateDir(t)
 	for i := range *count {
-		r := play(t, *from+uint64(i), dir, zerolog.Nop())
+		r := play(t, *from+uint64(i), dir, nil)
 		fmt.Fprintf(out, "played %d %s %s\n", r.Seed, r.Hash, strings.Join(r.Breaches, "; "))
 		if *first && len(r.Breaches) > 0 {
 			return
@@ -229,11 +227,11 @@ func TestReplay(t *testing.T) {
 		t.Skip("no seed is to be replayed; make sim SEED=n does")
 	}
 	runtime.GOMAXPROCS(1)
-	log := zerolog.Nop()
+	var out io.Writer
 	if *logs {
-		log = zerolog.New(os.Stdout)
+		out = os.Stdout
 	}
-	r := play(t, *oneSeed, stateDir(t), log)
+	r := play(t, *oneSeed, stateDir(t), out)
 	r.Print(os.Stdout)
 	for _, b := range r.Breaches {
 		t.Error(b)
@@ -270,11 +268,11 @@ func TestSameSeedSameHistory(t *testing.T) {
 	t.Errorf("histories that don't repeat: %v", spans)
 }
 
-func play(t *testing.T, seed uint64, dir string, log zerolog.Logger) (r *Report) {
+func play(t *testing.T, seed uint64, dir string, logs io.Writer) (r *Report) {
 	for range 2 { // so that the multiplexer's timers of the bubble before are gone: into the pool's second half, and out
 		runtime.GC()
 	}
-	synctest.Test(t, func(*testing.T) { r = Play(seed, dir, log) })
+	synctest.Test(t, func(*testing.T) { r = Play(seed, dir, logs) })
 	return r
 }
 
@@ -283,8 +281,10 @@ func play(t *testing.T, seed uint64, dir string, log zerolog.Logger) (r *Report)
 func stateDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "iop-sim-")
 	if err != nil {
-		return t.TempDir()
+		dir = t.TempDir()
+	} else {
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	WriteIdentities(t, dir)
 	return dir
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,8 @@ type world struct {
 	providers *providers
 	edges     []*edgeHost
 	nodes     []*nodeHost
+	hosts     []*nodeHost     // they and their twins
+	keys      *keys           // nil = mode dev
 	jobs      map[string]*job // all of them, from the beginning
 	points    *points
 	steps     steps
@@ -61,10 +64,23 @@ func (w *world) cancelled(job string, result edge.CancelResult) {
 // principals are who asks.
 var principals = []string{"p0", "p1", "p2"}
 
+// mostNodes is how many nodes there can be.
+const mostNodes = 4
+
 // newWorld draws who there is. Nothing runs yet.
-func newWorld(seed uint64, dir string, log zerolog.Logger) *world {
-	w := &world{history: newHistory(), seed: seed, dir: dir, log: log, jobs: map[string]*job{},
+func newWorld(seed uint64, dir string, logs io.Writer) *world {
+	w := &world{history: newHistory(), seed: seed, dir: dir, log: zerolog.Nop(), jobs: map[string]*job{},
 		twins: map[string]bool{}, codes: map[string]string{}}
+	w.keys = newKeys(w)
+	switch {
+	case w.keys != nil && logs != nil:
+		logs = zerolog.MultiLevelWriter(logs, w.keys.log)
+	case w.keys != nil:
+		logs = w.keys.log
+	}
+	if logs != nil {
+		w.log = zerolog.New(logs)
+	}
 	d := newDice(seed, "world")
 	w.net = newNetwork(seed, w.tell)
 	w.providers = newProviders(w)
@@ -73,7 +89,7 @@ func newWorld(seed uint64, dir string, log zerolog.Logger) *world {
 	if d.chance(20) {
 		edges = 2
 	}
-	nodes := d.among(1, 4)
+	nodes := d.among(1, mostNodes)
 	for i := range edges {
 		w.edges = append(w.edges, &edgeHost{w: w, host: fmt.Sprintf("edge%d", i)})
 	}
@@ -94,6 +110,11 @@ func newWorld(seed uint64, dir string, log zerolog.Logger) *world {
 		}
 	}
 	w.points = newPoints(w)
+	if w.keys != nil {
+		for _, e := range w.edges {
+			w.keys.put(e.host)
+		}
+	}
 	return w
 }
 
@@ -113,6 +134,13 @@ type edgeHost struct {
 	crashed *atomic.Bool
 }
 
+// config is the configuration by the plan as it is now.
+func (e *edgeHost) config() *config.Edge {
+	cfg := e.plan.edge(e.w.dir+"/"+e.host, len(e.w.nodes))
+	e.w.keys.manage(cfg, e.host)
+	return cfg
+}
+
 // up reports whether the edge takes callers.
 func (e *edgeHost) up() bool { return e.inside != nil && !e.ending }
 
@@ -124,7 +152,7 @@ func (e *edgeHost) start() {
 	e.cancel, e.kill, e.done, e.ending = cancel, make(chan struct{}), make(chan struct{}), false
 	listening, done, kill, crashed := make(chan struct{}), e.done, e.kill, new(atomic.Bool)
 	e.crashed = crashed
-	cfg := e.plan.edge(w.dir+"/"+e.host, len(w.nodes))
+	cfg := e.config()
 	w.tell(e.host, "starts")
 	w.living.Go(func() {
 		defer close(done)
@@ -145,6 +173,7 @@ func (e *edgeHost) start() {
 		}
 	})
 	<-listening
+	w.keys.loaded(e.host)
 }
 
 // stop ends this life as SIGTERM does. After wait it has ended.
@@ -153,6 +182,7 @@ func (e *edgeHost) stop() {
 		return
 	}
 	e.ending = true
+	e.w.fault(e.host, "")
 	e.w.tell(e.host, "is told to end")
 	e.cancel()
 }
@@ -164,6 +194,7 @@ func (e *edgeHost) crash(silent bool) {
 	}
 	e.ending = true
 	e.crashed.Store(true)
+	e.w.fault(e.host, "")
 	e.w.tell(e.host, "crashes, silent %v", silent)
 	e.w.net.unplug(e.host, silent)
 	for _, c := range e.w.callers {
@@ -210,9 +241,15 @@ type nodeHost struct {
 	ending  bool
 	crashed bool
 	slept   time.Duration // guarded by w.mu
+	jumped  time.Duration // by how much its wall clock was set; guarded by w.mu
+	crashes []time.Duration
 }
 
-func newNodeHost(w *world, id, host string) *nodeHost { return &nodeHost{w: w, id: id, host: host} }
+func newNodeHost(w *world, id, host string) *nodeHost {
+	n := &nodeHost{w: w, id: id, host: host}
+	w.hosts = append(w.hosts, n)
+	return n
+}
 
 // up reports whether the node runs and wasn't told to end.
 func (n *nodeHost) up() bool { return n.inside != nil && !n.ending }
@@ -227,7 +264,7 @@ func (n *nodeHost) start() {
 	n.cancel, n.kill, n.done, n.ending, n.crashed = cancel, make(chan struct{}), make(chan struct{}), false, false
 	life := fmt.Sprintf("%s.%d", n.host, n.life)
 	begun, done, kill := make(chan struct{}), n.done, n.kill
-	cfg := &config.Node{Token: config.NewSecret(tokenOf(n.id)), Timers: nodeTimers}
+	cfg := &config.Node{Token: config.NewSecret(tokenOf(n.id)), Timers: nodeTimers, TLS: w.keys.node(n.id), DataDir: n.dataDir()}
 	for _, e := range w.edges {
 		cfg.Edges = append(cfg.Edges, e.host)
 	}
@@ -239,7 +276,8 @@ func (n *nodeHost) start() {
 			Dial:   func(ctx context.Context, address string) (net.Conn, error) { return w.net.dial(ctx, n.host, address) },
 			Random: n.random(life),
 			Slept:  n.asleep,
-			Build:  func(s node.AdapterSpec) (execution.Provider, error) { return w.providers.build(n.id, life, s), nil },
+			Clocks: n.clocks,
+			Build:  func(s node.AdapterSpec) (execution.Provider, error) { return w.providers.build(n, life, s), nil },
 			Inside: func(i *node.Inside) {
 				n.inside = i
 				close(begun)
@@ -298,6 +336,7 @@ func (n *nodeHost) crash(silent bool) {
 		}
 	}
 	n.w.net.unplug(n.host, silent)
+	n.freeze()
 	close(n.kill)
 	n.cancel()
 }
@@ -309,6 +348,9 @@ func (n *nodeHost) bury() {
 	}
 	<-n.done
 	n.w.tell(n.host, "has ended")
+	if n.crashed {
+		n.thaw()
+	}
 	n.inside = nil
 }
 
