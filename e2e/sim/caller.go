@@ -25,7 +25,8 @@ type caller struct {
 	placed   time.Duration // at its last place, 0 = it had none
 	node     string
 	heads    int
-	got      int // bytes of a tunnel, pieces of a run
+	got      int          // bytes of a tunnel, pieces of a run
+	took     atomic.Int64 // the bytes, for who looks meanwhile
 	started  bool
 	whole    bool // End was called
 	stalled  bool
@@ -43,6 +44,9 @@ func (w *world) start(j *job) {
 	c := &caller{w: w, job: j, began: w.now(), edgeLife: e.life}
 	c.ctx, c.gone = context.WithCancelCause(context.Background())
 	w.callers = append(w.callers, c)
+	if !j.prompt() && j.kind == tunnel {
+		w.slow[j.id] = c
+	}
 	w.tell(j.id, "%v", j)
 	if !e.up() {
 		w.tell(j.id, "edge%d isn't there", j.edge)
@@ -147,6 +151,7 @@ func (c *caller) Body(p []byte, _ bool) error {
 		}
 	}
 	c.got += len(p)
+	c.took.Add(int64(len(p)))
 	if len(p) == 0 {
 		return nil
 	}

@@ -111,7 +111,10 @@ func (w *world) drawJob(n int) *job {
 	}
 	j.request = pick(d, 0, 40, 40, 2000, 20_000, 20_000, 300_000)
 	if d.chance(4) {
-		j.pieces, j.size = d.among(20, 90), 16_000 // beyond what a window holds
+		j.pieces, j.size = d.among(20, 90), 16_000 // beyond what a connection holds
+	}
+	if more := newDice(w.seed, "long", id); more.chance(3) {
+		j.pieces, j.size = more.among(90, 200), 16_000 // and beyond what a window does
 	}
 	if j.kind != tunnel {
 		j.size = min(j.size, 7000)

@@ -16,6 +16,11 @@ func (w *world) look() {
 			continue
 		}
 		places := e.inside.Places()
+		for _, s := range places.Sets {
+			if s.Queued > mostQueued {
+				w.breach("I9", "%s: %d wait for %s", e.host, s.Queued, s.Set)
+			}
+		}
 		held := map[string]int{} // by node, generation, adapter
 		for _, p := range places.Places {
 			held[placeKey(p.Node, p.Generation, p.Adapter)] = p.InFlight
@@ -32,6 +37,29 @@ func (w *world) look() {
 	for _, n := range w.nodes {
 		if n.inside != nil {
 			w.lookInto(n)
+		}
+	}
+	w.lookAhead()
+}
+
+// mostQueued is the longest queue that a plan draws.
+const mostQueued = 12
+
+// mostAhead is how much of an answer can be on its way: the window of a stream at each side, and what the programs' own
+// buffers hold.
+const mostAhead = 1<<20 + 256<<10
+
+// lookAhead holds what was taken from providers against what callers have taken: a slow caller slows its provider down, and
+// costs no more memory than its stream's window.
+func (w *world) lookAhead() {
+	if len(w.slow) == 0 {
+		return
+	}
+	w.providers.mu.Lock()
+	defer w.providers.mu.Unlock()
+	for _, call := range w.providers.calls {
+		if c := w.slow[call.job.id]; c != nil && call.ended == 0 && call.said.Load()-c.took.Load() > mostAhead {
+			w.breach("I9", "%s: %d bytes are on their way to a slow caller", call.job.id, call.said.Load()-c.took.Load())
 		}
 	}
 }

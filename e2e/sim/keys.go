@@ -179,7 +179,7 @@ func (w *world) planKeys() {
 		e := pick(d, w.edges...)
 		at := d.between(2*time.Second, w.span)
 		back := at + d.between(time.Millisecond, 20*time.Second)
-		switch d.IntN(4) {
+		switch d.IntN(6) {
 		case 0:
 			w.at(at, "", func() { w.keys.put(e.host); w.slot(e, "refresh") })
 		case 1:
@@ -190,6 +190,11 @@ func (w *world) planKeys() {
 			w.at(back, "", func() { w.keys.put(e.host); w.slot(e, "refresh") })
 		case 3: // it is noticed by and by
 			w.at(at, "", func() { w.disturb(""); w.keys.put(e.host) })
+		case 4:
+			w.at(at, "", func() { w.rotate(e) })
+		case 5:
+			w.at(at, "", func() { w.rotate(e) })
+			w.at(back, "", func() { w.dropOld(e) })
 		}
 	}
 }
@@ -220,6 +225,38 @@ func (w *world) slot(e *edgeHost, what string) {
 			return
 		}
 		w.keys.changed(host, what, began, before, c)
+	})
+}
+
+// rotate has an operator put another key in the place of the one that an edge signs leases with.
+func (w *world) rotate(e *edgeHost) {
+	w.disturb("")
+	if !e.up() {
+		return
+	}
+	inside := e.inside
+	w.working.Go(func() {
+		err := inside.Slots().RotateKey(context.Background())
+		w.tell(e.host, "another signing key: %v", err)
+		w.disturb("")
+	})
+}
+
+// dropOld has an operator withdraw the oldest of the keys that an edge has signed with.
+func (w *world) dropOld(e *edgeHost) {
+	w.disturb("")
+	if !e.up() {
+		return
+	}
+	s := e.inside.Slots()
+	all := s.Keys()
+	if len(all) < 2 {
+		return
+	}
+	w.working.Go(func() {
+		err := s.DropKey(context.Background(), all[len(all)-1].ID)
+		w.tell(e.host, "a signing key is withdrawn: %v", err)
+		w.disturb("")
 	})
 }
 

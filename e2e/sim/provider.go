@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"iop/apps/node"
@@ -34,9 +35,10 @@ type providers struct {
 type call struct {
 	job       *job
 	node      string
-	host      string // the machine
-	seat      string // the provider of one life of a node
-	execution int    // of the job, from 1; 0 = nothing reached the provider
+	host      string       // the machine
+	seat      string       // the provider of one life of a node
+	execution int          // of the job, from 1; 0 = nothing reached the provider
+	said      atomic.Int64 // bytes of the answer that were taken from the provider
 	began     time.Duration
 	cancelled time.Duration // 0 = it wasn't
 	ended     time.Duration // 0 = it hasn't
@@ -181,7 +183,9 @@ func (d *driver) Tunnel(ctx context.Context, req *execution.TunnelRequest, sink 
 	buf := make([]byte, j.size)
 	return j.speak(ctx, req.Timers, func(piece int) error {
 		fill(buf, j.id, uint64(c.execution), piece*j.size)
-		return sink.Body(buf)
+		err := sink.Body(buf)
+		c.said.Add(int64(len(buf)))
+		return err
 	})
 }
 

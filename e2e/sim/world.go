@@ -40,8 +40,9 @@ type world struct {
 	healed    time.Duration
 	codes     map[string]string // how the edges say that runs ended
 	callers   []*caller
-	working   sync.WaitGroup // callers
-	living    sync.WaitGroup // programs
+	slow      map[string]*caller // those of tunnels that pause, by their jobs
+	working   sync.WaitGroup     // callers
+	living    sync.WaitGroup     // programs
 
 	mu      sync.Mutex
 	cancels []cancelled
@@ -70,7 +71,7 @@ const mostNodes = 4
 // newWorld draws who there is. Nothing runs yet.
 func newWorld(seed uint64, dir string, logs io.Writer) *world {
 	w := &world{history: newHistory(), seed: seed, dir: dir, log: zerolog.Nop(), jobs: map[string]*job{},
-		twins: map[string]bool{}, codes: map[string]string{}}
+		twins: map[string]bool{}, codes: map[string]string{}, slow: map[string]*caller{}}
 	w.keys = newKeys(w)
 	switch {
 	case w.keys != nil && logs != nil:
