@@ -43,14 +43,15 @@ type job struct {
 	principal string
 	request   int // bytes of a tunnel's body
 
-	mode   mode
-	first  time.Duration // until the answer begins
-	pieces int
-	size   int // of a piece
-	gap    time.Duration
-	after  int           // pieces before the mode shows
-	deaf   time.Duration // of a stubborn one
-	sized  bool          // the head says how long the body is
+	mode    mode
+	connect time.Duration // until the connection is there, of a provider that wants a key
+	first   time.Duration // until the answer begins
+	pieces  int
+	size    int // of a piece
+	gap     time.Duration
+	after   int           // pieces before the mode shows
+	deaf    time.Duration // of a stubborn one
+	sized   bool          // the head says how long the body is
 
 	slow     time.Duration // the caller's pause at each piece
 	stall    time.Duration // and once in the middle
@@ -123,6 +124,8 @@ func (w *world) drawJob(n int) *job {
 	if j.mode == good && j.kind == background && d.chance(50) {
 		j.gap = d.between(time.Second, 8*time.Second) // one that a lost link finds at work
 	}
+	connect := newDice(w.seed, "connect", id)
+	j.connect = pick(connect, 0, connect.between(0, 200*time.Millisecond), connect.between(0, 5*time.Second))
 	j.after = d.among(0, max(j.pieces-1, 0))
 	j.deaf = d.between(time.Second, 25*time.Second)
 	w.drawCaller(j, d)

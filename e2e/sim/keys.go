@@ -161,11 +161,12 @@ func (k *keys) put(host string) {
 	}
 }
 
-// current is the key in the file.
-func (k *keys) current(host string) *providerKey {
+// current is the key in the file, and whether the edge is known to have it.
+func (k *keys) current(host string) (key *providerKey, loaded bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.made[host][len(k.made[host])-1]
+	key = k.made[host][len(k.made[host])-1]
+	return key, key.loaded
 }
 
 // planKeys draws what operators do with keys.
@@ -174,18 +175,18 @@ func (w *world) planKeys() {
 		return
 	}
 	d := newDice(w.seed, "keys")
-	for i := range d.among(0, 4) {
+	for i := range d.among(0, 7) {
 		d := newDice(w.seed, "key change", strconv.Itoa(i))
 		e := pick(d, w.edges...)
 		at := d.between(2*time.Second, w.span)
 		back := at + d.between(time.Millisecond, 20*time.Second)
-		switch d.IntN(6) {
-		case 0:
+		switch d.IntN(8) {
+		case 0, 6:
 			w.at(at, "", func() { w.keys.put(e.host); w.slot(e, "refresh") })
 		case 1:
 			w.at(at, "", func() { w.slot(e, "disable") })
 			w.at(back, "", func() { w.slot(e, "enable") })
-		case 2:
+		case 2, 7:
 			w.at(at, "", func() { w.slot(e, "revoke") })
 			w.at(back, "", func() { w.keys.put(e.host); w.slot(e, "refresh") })
 		case 3: // it is noticed by and by
@@ -208,7 +209,8 @@ func (w *world) slot(e *edgeHost, what string) {
 	inside, host := e.inside, e.host
 	w.working.Go(func() {
 		s := inside.Slots()
-		before, began := w.keys.current(host), w.now()
+		before, loaded := w.keys.current(host)
+		began := w.now()
 		do := map[string]func() (edge.SlotChange, error){
 			"refresh": func() (edge.SlotChange, error) { return s.Refresh(context.Background(), slotID) },
 			"disable": func() (edge.SlotChange, error) { return s.Disable(context.Background(), slotID) },
@@ -224,7 +226,7 @@ func (w *world) slot(e *edgeHost, what string) {
 		if err != nil {
 			return
 		}
-		w.keys.changed(host, what, began, before, c)
+		w.keys.changed(host, what, began, before, loaded, c)
 	})
 }
 
@@ -287,8 +289,9 @@ func (k *keys) loaded(host string) {
 // forNow is the end of a time that hasn't one yet.
 const forNow = time.Duration(-1)
 
-// changed notes since when keys don't count.
-func (k *keys) changed(host, what string, began time.Duration, before *providerKey, c edge.SlotChange) {
+// changed notes since when keys don't count. before was in the file when the change began, and the edge had it then if
+// loaded.
+func (k *keys) changed(host, what string, began time.Duration, before *providerKey, loaded bool, c edge.SlotChange) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	off := offTime{from: k.w.now(), running: c.Running, unanswered: c.Unanswered}
@@ -297,7 +300,7 @@ func (k *keys) changed(host, what string, began time.Duration, before *providerK
 		switch {
 		case what == "disable" && k.enabled[host] < began: // else it was enabled before the operator heard of this
 			off.until = forNow
-		case what == "revoke" && (older || key.loaded): // one that the edge hasn't read yet is as good as before
+		case what == "revoke" && (older || key == before && loaded): // one that the edge hasn't read yet is as good as before
 		case what == "refresh" && c.State == "active" && older: // it was replaced
 		default:
 			continue
@@ -327,8 +330,8 @@ func (k *keys) mend(e *edgeHost) {
 // keyed reports whether a job's provider wants a key.
 func (j *job) keyed() bool { return j.kind != tunnel || j.model != "any" }
 
-// show is a provider's driver that sends its request with the key that it was lent.
-func (d *driver) show(c *call, credential execution.Credential) error {
+// show is a provider's driver that connects, and sends its request with the key that it was lent.
+func (d *driver) show(ctx context.Context, c *call, credential execution.Credential) error {
 	w, j := d.p.w, c.job
 	k := w.keys
 	if k == nil || !j.keyed() {
@@ -342,6 +345,9 @@ func (d *driver) show(c *call, credential execution.Credential) error {
 		return nil
 	}
 	defer k.keep(j.id, credential)
+	if err := sleep(ctx, j.connect); err != nil {
+		return err
+	}
 	if err := credential.Bind(keyOrigin, http.MethodPost, keyPath); err != nil {
 		return err
 	}

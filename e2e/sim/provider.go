@@ -154,7 +154,7 @@ func (d *driver) Tunnel(ctx context.Context, req *execution.TunnelRequest, sink 
 	if j.mode == refused {
 		return unreachable(ctx, j)
 	}
-	if err := d.show(c, req.Credential); err != nil {
+	if err := d.show(ctx, c, req.Credential); err != nil {
 		return err
 	}
 	if err := d.take(j, req); err != nil {
@@ -215,7 +215,7 @@ func (d *driver) Execute(ctx context.Context, req *execution.Request, emit execu
 	if j.mode == refused {
 		return execution.Completion{}, unreachable(ctx, j)
 	}
-	if err := d.show(c, req.Credential); err != nil {
+	if err := d.show(ctx, c, req.Credential); err != nil {
 		return execution.Completion{}, err
 	}
 	d.executes(c)
