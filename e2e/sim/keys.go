@@ -351,6 +351,9 @@ func (d *driver) show(ctx context.Context, c *call, credential execution.Credent
 	if err := credential.Bind(keyOrigin, http.MethodPost, keyPath); err != nil {
 		return err
 	}
+	if err := sleep(ctx, j.connect/2); err != nil { // the connection takes nothing for a while
+		return err
+	}
 	shown := 0
 	send := func() error {
 		return credential.Send(func(secret []byte) error {
