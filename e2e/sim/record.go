@@ -83,7 +83,7 @@ func (w *world) judgeRows(n *nodeHost, rows []node.Execution) {
 			w.breach("I5", "%s never crashed under %s, which is interrupted in its record", n.host, r.RunID)
 		case r.Status == "complete" && j.fails() && r.Started != nil:
 			w.breach("I5", "%s is complete in the record of %s though its provider was %s", r.RunID, n.host, j.mode)
-		case r.Background && r.Status != "interrupted" && r.Reported != nil && !*r.Reported && !n.lost(0, w.now()) && !w.restarted(r.Edge):
+		case r.Background && r.Status != "interrupted" && !w.twins[n.id] && r.Reported != nil && !*r.Reported && !n.lost(0, w.now()) && !w.restarted(r.Edge):
 			w.breach("I5", "%s ended at %s and no edge was told so", r.RunID, n.host)
 		}
 		seen[key] = true
