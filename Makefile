@@ -6,7 +6,7 @@ BIN      := bin
 TOOLS    := -modfile=scripts/tools/go.mod
 CACHE    := $(or $(IOP_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/iop)
 OLLAMA   := $(CACHE)/ollama
-FUZZTIME ?= 3s
+FUZZTIME ?= 30s
 
 .PHONY: help
 help: ## print this list
@@ -55,7 +55,7 @@ compose-up: dist ## build the image and bring docker-compose.yaml up: edge and n
 # ---- test ----------------------------------------------------------------------------------------------------------
 
 .PHONY: check
-check: lint check-generated model test test-race test-e2e test-clients test-console test-alerts test-compose mutants-today fuzz ## everything that must pass; what CI runs
+check: lint check-generated model test test-race test-e2e test-clients test-console test-alerts test-compose mutants-today fuzz-today ## everything that must pass; what CI runs
 
 .PHONY: test
 test: ## unit and in-process tests
@@ -132,8 +132,12 @@ mutants-today:
 	$(GO) run ./scripts/mutants -budget 90s
 
 .PHONY: fuzz
-fuzz: ## each fuzz target for FUZZTIME (3s, what CI has time for), side by side; FUZZTIME=30s looks longer
+fuzz: ## each fuzz target for FUZZTIME (30s), as many side by side as there are cores
 	GO="$(GO)" scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: fuzz-today
+fuzz-today:
+	GO="$(GO)" scripts/fuzz.sh $(FUZZTIME) 240
 
 .PHONY: bench
 bench: build ## benchmarks and the end-to-end comparison with direct and ReverseProxy
