@@ -225,6 +225,8 @@ func (w *world) reload(e *edgeHost, d dice) {
 	}
 	w.disturb("")
 	w.tell("=", "%s is reloaded: %s", e.host, what)
+	w.points.reloading.Store(true)
+	defer w.points.reloading.Store(false)
 	if err := e.inside.Reload(e.config()); err != nil {
 		w.breach("end", "%s can't be reloaded: %v", e.host, err)
 	}

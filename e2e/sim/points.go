@@ -18,7 +18,8 @@ type points struct {
 	kills int
 	panic int
 
-	over atomic.Bool // nothing happens any more
+	over      atomic.Bool // nothing happens any more
+	reloading atomic.Bool // an edge holds what others may want: nobody may be held up, since a lock isn't waited for in fake time
 
 	mu      sync.Mutex
 	seen    map[string]int
@@ -92,6 +93,10 @@ func (p *points) wait(d dice, at faultpoint.Point, id string) {
 	switch at {
 	case faultpoint.LinkWrite:
 		return
+	case faultpoint.EdgeFence:
+		if p.reloading.Load() {
+			return
+		}
 	case faultpoint.EdgeRunEnded: // of the one reader of control
 		long = 100 * time.Millisecond
 	}

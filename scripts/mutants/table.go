@@ -5,10 +5,11 @@ import "slices"
 // mutants is the table. Each breaks one promise of agent-contract/FAULTS.md.
 func mutants() []Mutant {
 	all := slices.Concat(linkMutants(), nodeStateMutants(), runMutants(), answerMutants(), placeMutants(), nodeMutants(), recordMutants())
+	all = slices.Concat(all, leaseMutants(), lendingMutants())
 	for i := range all { // what no test below finds, whole histories may show
 		all[i].Tests = append(all[i].Tests, Test{Layer: simulation, Package: "e2e/sim", Run: "TestSimulation", Args: "-sim.seeds=100"})
 	}
-	return slices.Concat(all, providerMutants(), leaseMutants(), lendingMutants())
+	return slices.Concat(all, providerMutants())
 }
 
 // linkMutants break connections and what is sent over them.

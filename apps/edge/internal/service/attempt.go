@@ -223,7 +223,10 @@ func (a *attempt) close() {
 	case !a.opened:
 		a.settle(a.grant.Rejected)
 		a.stop()
-	case a.over:
+	case a.over, a.refused:
+		if a.refused { // also when the edge crashed over it: nothing runs whose end the node could confirm
+			a.settle(a.grant.Rejected)
+		}
 		a.settle(a.grant.Decided)
 		a.run.service.late.glance(a.stream, a.by.kind())
 		a.stream.Close()

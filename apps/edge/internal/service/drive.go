@@ -21,6 +21,7 @@ func (a *attempt) take(m *message) {
 		a.run.step(a.run.here(events.KindRunAccepted))
 		a.node.Dispatched()
 	case execution.StepRejected:
+		a.refused = true
 		a.lastWord()
 		a.node.Dispatched()
 		a.rejected(m.rejected())

@@ -10,7 +10,6 @@ import (
 // reason allows; the place is free either way.
 func (a *attempt) rejected(m *pb.Rejected) {
 	r, f := a.run, failureOf(m.GetFailure())
-	a.refused = true
 	if a.lease != nil && f.Code == execution.CodeCredentialRefused {
 		a.lease.Refused(f.Lease)
 	}
