@@ -17,7 +17,7 @@ func (w *world) look() {
 		}
 		places := e.inside.Places()
 		for _, s := range places.Sets {
-			if s.Queued > mostQueued && !strings.HasPrefix(s.Set, "run ") { // runs without a route have the default, more than there are jobs
+			if s.Queued > mostQueued && !strings.HasPrefix(s.Set, "\x00run\x00") { // runs without a route have the default, more than there are jobs
 				w.breach("I9", "%s: %d wait for %s", e.host, s.Queued, s.Set)
 			}
 		}
