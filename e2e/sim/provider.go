@@ -35,10 +35,11 @@ type providers struct {
 type call struct {
 	job       *job
 	node      string
-	host      string       // the machine
-	seat      string       // the provider of one life of a node
-	execution int          // of the job, from 1; 0 = nothing reached the provider
-	said      atomic.Int64 // bytes of the answer that were taken from the provider
+	host      string        // the machine
+	seat      string        // the provider of one life of a node
+	execution int           // of the job, from 1; 0 = nothing reached the provider
+	said      atomic.Int64  // bytes of the answer that were taken from the provider
+	begun     time.Duration // of that life: one that crashes may still call, and forgets it
 	began     time.Duration
 	cancelled time.Duration // 0 = it wasn't
 	ended     time.Duration // 0 = it hasn't
@@ -53,12 +54,13 @@ type driver struct {
 	p        *providers
 	node     string
 	host     string
+	begun    time.Duration // of the life
 	seat     string
 	capacity int // the most places that this seat has had since the driver was built
 }
 
 func (p *providers) build(n *nodeHost, life string, spec node.AdapterSpec) *driver {
-	d := &driver{p: p, node: n.id, host: n.host, seat: life + "/" + spec.Name + "/" + spec.BaseURL, capacity: spec.Capacity}
+	d := &driver{p: p, node: n.id, host: n.host, begun: n.begun, seat: life + "/" + spec.Name + "/" + spec.BaseURL, capacity: spec.Capacity}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// A run that was accepted before a reload is called through its old driver, beside those that the new one lets in.
@@ -108,7 +110,7 @@ func (d *driver) Close() {}
 // begin notes a call.
 func (d *driver) begin(ctx context.Context, id string) (c *call, end func()) {
 	p := d.p
-	c = &call{job: p.w.jobs[id], node: d.node, host: d.host, seat: d.seat, began: p.w.now()}
+	c = &call{job: p.w.jobs[id], node: d.node, host: d.host, begun: d.begun, seat: d.seat, began: p.w.now()}
 	p.mu.Lock()
 	p.calls = append(p.calls, c)
 	p.busy[d.seat]++

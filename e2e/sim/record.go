@@ -122,7 +122,7 @@ func (w *world) judgeRecorded(n *nodeHost, rows []node.Execution) {
 		status[r.RunID][r.Status] = true
 	}
 	for _, call := range w.providers.calls {
-		if call.host == n.host && status[call.job.id] == nil && !n.lost(call.began, call.ended) {
+		if call.host == n.host && status[call.job.id] == nil && !n.lost(call.begun, call.ended) {
 			w.breach("I5", "%s called a provider for %s and has no record of it", n.host, call.job.id)
 		}
 	}

@@ -243,6 +243,7 @@ type nodeHost struct {
 	crashed bool
 	slept   time.Duration // guarded by w.mu
 	jumped  time.Duration // by how much its wall clock was set; guarded by w.mu
+	begun   time.Duration // of this life
 	crashes []time.Duration
 }
 
@@ -262,6 +263,7 @@ func (n *nodeHost) start() {
 	w := n.w
 	ctx, cancel := context.WithCancel(context.Background())
 	n.life++
+	n.begun = w.now()
 	n.cancel, n.kill, n.done, n.ending, n.crashed = cancel, make(chan struct{}), make(chan struct{}), false, false
 	life := fmt.Sprintf("%s.%d", n.host, n.life)
 	begun, done, kill := make(chan struct{}), n.done, n.kill

@@ -192,8 +192,8 @@ func lendingMutants() []Mutant {
 		{
 			Name: "revoke-hits-the-next-key", Promise: "what is revoked is the key that was there",
 			File:  "apps/edge/internal/credential/change.go",
-			Old:   "\twaits := []*wait{first}\n",
-			New:   "\twaits := []*wait{first}\n\ts.await(ctx, first)\n",
+			Old:   "\tchanges := []<-chan Change{s.awaiting(ctx, first)}\n",
+			New:   "\ts.await(ctx, first)\n\tchanges := []<-chan Change{s.awaiting(ctx, first)}\n",
 			Tests: []Test{{Layer: unit, Package: "apps/edge/internal/credential", Run: "TestRevokeMeansTheKeyThatWasThere"}},
 		},
 		{

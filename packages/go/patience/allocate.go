@@ -10,13 +10,14 @@ import (
 // tests left behind allocates too (a link that closes, a timer): it can only add, and ends.
 const counts = 20
 
-// Allocations fails the test when f, called runs times, allocates more than most times a run.
+// Allocations fails the test when f, called runs times, allocates more than most times a run. f must do the same each
+// time: the least of several counts is what counts.
 func Allocations(t testing.TB, most float64, runs int, f func()) {
 	t.Helper()
 	least(t, most, "allocations", func() float64 { return testing.AllocsPerRun(runs, f) })
 }
 
-// Allocated fails the test when f allocates more than most bytes.
+// Allocated fails the test when f allocates more than most bytes. f must do the same each time.
 func Allocated(t testing.TB, most int, f func()) {
 	t.Helper()
 	least(t, float64(most), "bytes allocated", func() float64 {

@@ -15,6 +15,7 @@ type beats struct {
 	nonce  uint64
 	sent   time.Duration // when nonce went out
 	read   ClockReading  // the same by Config.Clocks
+	open   bool          // nonce has no answer yet
 	rtt    time.Duration // of the last echo, 0 = none yet
 	probes []*probe
 }
@@ -31,7 +32,7 @@ func (b *beats) next(now time.Duration, read ClockReading, probes []*probe) uint
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.nonce++
-	b.sent, b.read = now, read
+	b.sent, b.read, b.open = now, read, true
 	for _, p := range probes {
 		p.nonce = b.nonce
 	}
@@ -44,7 +45,7 @@ func (b *beats) echoed(nonce uint64, now, delay time.Duration) (sent ClockReadin
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if last = nonce == b.nonce; last {
-		b.rtt = max(now-b.sent-max(delay, 0), 1)
+		b.rtt, b.open = max(now-b.sent-max(delay, 0), 1), false
 	}
 	kept := b.probes[:0]
 	for _, p := range b.probes {
@@ -65,6 +66,13 @@ func (l *Link) reading() ClockReading {
 		return ClockReading{}
 	}
 	return l.cfg.Clocks()
+}
+
+// awaited reports whether the last nonce has no answer yet.
+func (b *beats) awaited() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open
 }
 
 // drop forgets a probe that gave up.
@@ -138,7 +146,7 @@ func (l *Link) watch() {
 	for {
 		now := l.conn.elapsed()
 		if now >= beat {
-			l.Beat()
+			l.beat()
 			l.conn.trim()
 			beat = now + l.cfg.Heartbeat
 		}

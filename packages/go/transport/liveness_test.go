@@ -258,6 +258,29 @@ func TestHeartbeat(t *testing.T) {
 	}
 }
 
+// A heartbeat that is asked for doesn't follow one that isn't answered yet: of both no answer would tell the round trip,
+// and on a link whose round trip is longer than the time between two of them none ever would. (found by review)
+func TestBeatWaitsForTheLastAnswer(t *testing.T) {
+	l := &Link{box: newMailbox()}
+	beats := func() bool {
+		l.Beat()
+		asked := false
+		l.box.put(func(m *letters) { asked, m.pulse.beat = m.pulse.beat, false })
+		return asked
+	}
+	if !beats() {
+		t.Error("the first isn't sent")
+	}
+	n := l.beats.next(time.Second, ClockReading{}, nil)
+	if beats() {
+		t.Error("another one is sent before the answer")
+	}
+	l.beats.echoed(n, 4500*time.Millisecond, 0)
+	if !beats() || l.beats.lastRTT() != 3500*time.Millisecond {
+		t.Errorf("nothing is sent after the answer, or the round trip is %v", l.beats.lastRTT())
+	}
+}
+
 // TU-24: the wall clock takes no part in liveness. Times there are durations from a start that has a monotonic
 // reading; nothing that would strip it, or compare wall times, is in the sources that judge.
 func TestLivenessIgnoresTheWallClock(t *testing.T) {

@@ -91,8 +91,15 @@ func (l *Link) SendRevokeAck(m *pb.RevokeAck) {
 	l.box.put(func(b *letters) { b.node.revoked = append(b.node.revoked, m) })
 }
 
-// Beat sends a heartbeat now, beside those that are due. Its answer tells a node the edge's time.
+// Beat sends a heartbeat now, beside those that are due, unless the last is still to be answered: only an answer to the
+// last one tells the round trip, and a node the edge's time.
 func (l *Link) Beat() {
+	if !l.beats.awaited() {
+		l.beat()
+	}
+}
+
+func (l *Link) beat() {
 	l.box.put(func(b *letters) { b.pulse.beat = true })
 }
 

@@ -178,6 +178,84 @@ func TestRevokeMeansTheKeyThatWasThere(t *testing.T) {
 	}
 }
 
+// Nodes hear of a revoked key at once, and not when the other slots with it are on disk, too. (found by review)
+func TestNodesHearBeforeTheTwinIsWritten(t *testing.T) {
+	r := newRig(t)
+	r.configure(r.twins)
+	r.open()
+	written, gate := 0, make(chan struct{})
+	r.broken = func(step string) error {
+		if step == stepWrite { // under the store's lock for writing
+			if written++; written == 2 {
+				<-gate
+			}
+		}
+		return nil
+	}
+	done := make(chan struct{})
+	go func() { // ends with the change
+		defer close(done)
+		if _, err := r.store.Revoke(context.Background(), "main"); err != nil {
+			t.Error(err)
+		}
+	}()
+	if p := patience.Receive(t, "nodes are told", r.told); p.Slot != "main" {
+		t.Errorf("%+v", p)
+	}
+	close(gate)
+	patience.Receive(t, "the change is over", done)
+}
+
+// Who revokes again, to have its runs cancelled, is told of those of all slots that have the key. (found by review)
+func TestRevokedAgain(t *testing.T) {
+	r := newRig(t)
+	r.configure(r.twins)
+	r.open()
+	to, _ := recipient(t, "gpu-2", 1)
+	l, f := r.store.Issue(r.second(r.order(to, "running")))
+	if f != nil {
+		t.Fatal(f)
+	}
+	l.Used()
+	t.Cleanup(l.Close)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // gpu-2 won't answer
+	for range 2 {
+		c, err := r.store.Revoke(ctx, "main")
+		check(t, err)
+		if !slices.Equal(c.Running, []string{"running"}) || !slices.Equal(c.Unanswered, []string{"gpu-2"}) {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// A change that failed may be in the file all the same. One that changes nothing must not leave it there: after a restart
+// the slot is what its operator was told last. (found by review)
+func TestSameIsWrittenWhenTheFileMayDiffer(t *testing.T) {
+	r := newRig(t)
+	var broken bool
+	r.broken = func(step string) error {
+		if broken && step == stepDir {
+			return errors.New("i/o error")
+		}
+		return nil
+	}
+	r.open()
+	_, err := r.store.Disable(t.Context(), "main")
+	check(t, err)
+	broken = true
+	if _, err := r.store.Enable(t.Context(), "main"); err == nil {
+		t.Fatal("it can't be written and is said to be done")
+	}
+	broken = false
+	_, err = r.store.Disable(t.Context(), "main")
+	check(t, err)
+	r.open()
+	if s := r.status(); s.State != StateDisabled {
+		t.Errorf("after a restart it is %s", s.State)
+	}
+}
+
 // A node that says again and again what can't be true is heard once for each lease. (found by attack)
 func TestLiesAreToldOnce(t *testing.T) {
 	r := opened(t)

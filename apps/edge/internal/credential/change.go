@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"iop/packages/go/config"
@@ -49,12 +48,15 @@ func (s *Store) amend(id string, anyway bool, change edit, apply func(sl *slot))
 	}
 	r := next[id]
 	same, err := change(sl, &r)
+	owed := s.dirty
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
 	if !same {
 		next[id] = r.raised(time.Now())
+	}
+	if !same || owed { // what is in force may not be what the file says
 		err = s.disk.writeBook(s.bookPath(), s.install, next)
 	}
 	s.mu.Lock()
@@ -253,7 +255,7 @@ func (s *Store) Revoke(ctx context.Context, id string) (Change, error) {
 	if err != nil {
 		return Change{}, err
 	}
-	waits := []*wait{first}
+	changes := []<-chan Change{s.awaiting(ctx, first)}
 	for _, other := range s.sharing(id, mark) {
 		w, also := s.begin(other, string(StateRevoked), func(_ *slot, r *record) (bool, error) {
 			if r.Key != mark || r.revoked() {
@@ -264,36 +266,33 @@ func (s *Store) Revoke(ctx context.Context, id string) (Change, error) {
 		})
 		switch {
 		case also == nil:
-			waits = append(waits, w)
+			changes = append(changes, s.awaiting(ctx, w))
 		case errors.Is(also, ErrUnknownSlot): // removed meanwhile, and so revoked
 		default:
 			err = errors.Join(err, fmt.Errorf("it has the key of slot %s, which is revoked: %w", id, also))
 		}
 	}
-	return s.awaitAll(ctx, waits), err
-}
-
-// awaitAll is await for changes that belong together, at the same time; the first is the one that is told of.
-func (s *Store) awaitAll(ctx context.Context, waits []*wait) Change {
-	changes := make([]Change, len(waits))
-	var all sync.WaitGroup
-	for i, w := range waits {
-		all.Go(func() { changes[i] = s.await(ctx, w) })
-	}
-	all.Wait()
-	c := changes[0]
-	for _, also := range changes[1:] {
+	c := <-changes[0]
+	for _, ch := range changes[1:] {
+		also := <-ch
 		c.Running, c.Unanswered = union(c.Running, also.Running), union(c.Unanswered, also.Unanswered)
 	}
+	return c, err
+}
+
+// awaiting is await without waiting for it: nodes are told at once, whatever else is to be done.
+func (s *Store) awaiting(ctx context.Context, w *wait) <-chan Change {
+	c := make(chan Change, 1)
+	go func() { c <- s.await(ctx, w) }() // ends with ctx or the wait's limit
 	return c
 }
 
-// sharing returns the other slots that have this key and lend it still.
+// sharing returns the other slots that have this key, and may have runs with it.
 func (s *Store) sharing(id, mark string) (others []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for other := range s.slots {
-		if r := s.records[other]; other != id && mark != "" && r.Key == mark && !r.revoked() {
+		if r := s.records[other]; other != id && mark != "" && r.Key == mark {
 			others = append(others, other)
 		}
 	}
