@@ -162,7 +162,7 @@ func (w *world) settle() {
 // soundFrom is when every connection that went silent is known to be over.
 func (w *world) soundFrom() time.Duration {
 	at := w.healed + 2*nodeTimers.ProbeInterval // so that what is known of providers is true
-	w.mu.Lock() // an operator may still be at work
+	w.mu.Lock()                                 // an operator may still be at work
 	defer w.mu.Unlock()
 	for _, f := range w.faulty {
 		if f.dead {
