@@ -154,7 +154,7 @@ func TestRotation(t *testing.T) {
 	}
 	get(t, nil, p.addr, "/test/release-end")
 	long.await(t, limit).whole(t)
-	said(t, m.Edge, "node fenced", 1) // the first connection, with its last stream; the second had none
+	said(t, m.Edge, "node fenced", 2) // both older connections: what the CA has signed that goes is in use no more
 	m.ca("rotate", "--stage", "retire")
 	m.bundle()
 	said(t, m.Edge, "identity reloaded", 3)
