@@ -316,6 +316,22 @@ func (n *nodeHost) wake() {
 	n.slept += time.Hour
 }
 
+// jumpClock sets a node's wall clock forward or back. Its leases are refused until it has heard the edge's time again.
+func (n *nodeHost) jumpClock(by time.Duration) {
+	n.w.disturb(n.host)
+	n.w.tell(n.host, "its clock is set by %v", by)
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	n.jumped += by
+}
+
+// clocks are what a node's machine says of the time.
+func (n *nodeHost) clocks() node.ClockReading {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	return node.ClockReading{Boot: n.w.now() + n.slept, Wall: time.Now().Add(n.slept + n.jumped).UnixMilli()}
+}
+
 // stop ends this life as SIGTERM does.
 func (n *nodeHost) stop() {
 	if !n.up() {

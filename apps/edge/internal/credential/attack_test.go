@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"iop/packages/go/config"
+	"iop/packages/go/credentiallease"
 	"iop/packages/go/execution"
 	"iop/packages/go/patience"
 )
@@ -100,20 +101,27 @@ func (r *rig) second(o Order) Order {
 	return o
 }
 
+// unheard lends the second slot's key to a run "running" on gpu-2, which answers no change: a wait with ctx ends at once.
+func (r *rig) unheard() (to credentiallease.Recipient, ctx context.Context) {
+	r.t.Helper()
+	to, _ = recipient(r.t, "gpu-2", 1)
+	l, f := r.store.Issue(r.second(r.order(to, "running")))
+	if f != nil {
+		r.t.Fatal(f)
+	}
+	l.Used()
+	r.t.Cleanup(l.Close)
+	ctx, cancel := context.WithCancel(r.t.Context())
+	cancel()
+	return to, ctx
+}
+
 // A revoked key is worthless in every slot that has it, and in one that gets it later under whatever name. (found by attack)
 func TestARevokedKeyIsRevokedEverywhere(t *testing.T) {
 	r := newRig(t)
 	r.configure(r.twins)
 	r.open()
-	to, _ := recipient(t, "gpu-2", 1)
-	l, f := r.store.Issue(r.second(r.order(to, "running")))
-	if f != nil {
-		t.Fatal(f)
-	}
-	l.Used()
-	t.Cleanup(l.Close)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // gpu-2 won't answer
+	to, ctx := r.unheard()
 	c, err := r.store.Revoke(ctx, "main")
 	check(t, err)
 	if !slices.Equal(c.Running, []string{"running"}) || !slices.Equal(c.Unanswered, []string{"gpu-2"}) {
@@ -211,15 +219,7 @@ func TestRevokedAgain(t *testing.T) {
 	r := newRig(t)
 	r.configure(r.twins)
 	r.open()
-	to, _ := recipient(t, "gpu-2", 1)
-	l, f := r.store.Issue(r.second(r.order(to, "running")))
-	if f != nil {
-		t.Fatal(f)
-	}
-	l.Used()
-	t.Cleanup(l.Close)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // gpu-2 won't answer
+	_, ctx := r.unheard()
 	for range 2 {
 		c, err := r.store.Revoke(ctx, "main")
 		check(t, err)

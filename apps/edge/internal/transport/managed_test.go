@@ -288,7 +288,7 @@ func TestRecordStopsAcceptingTheIdentity(t *testing.T) {
 				change(&recs[0], leaf)
 				s.Configure(recs)
 				if by == "reload" {
-					s.Registry.Reconfigured(transport.MustPayload)
+					s.Registry.Reconfigured(transport.Must(transport.Payload))
 				} else if _, err := c.Open(t.Context()); !errors.Is(err, link.ErrLinkDown) {
 					t.Errorf("a stream to it: %v", err)
 				}

@@ -57,9 +57,6 @@ func lend(out *pb.NodeConfigPayload, p *config.Projection, leases Leases) {
 	}
 }
 
-// MustPayload is Payload of a projection for which that worked before.
-func MustPayload(p *config.Projection) *pb.NodeConfigPayload { return Must(Payload)(p) }
-
 // Must is make for projections for which it worked before.
 func Must(make func(*config.Projection) (*pb.NodeConfigPayload, error)) func(*config.Projection) *pb.NodeConfigPayload {
 	return func(p *config.Projection) *pb.NodeConfigPayload {

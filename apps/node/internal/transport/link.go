@@ -86,7 +86,7 @@ func (t Timers) withDefaults() Timers {
 		Leave:            cmp.Or(t.Leave, 2*time.Second),
 		SleepTick:        cmp.Or(t.SleepTick, 2*time.Second),
 		Rekey:            cmp.Or(t.Rekey, 12*time.Hour),
-		// Only the answer to the last question counts: the next one waits for as long as an answer that counts may take.
+		// Longer than an answer that counts may take.
 		Ask: cmp.Or(t.Ask, credentiallease.MaxRoundTrip+time.Second),
 	}
 }
