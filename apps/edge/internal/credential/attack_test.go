@@ -159,12 +159,13 @@ func TestRevokeMeansTheKeyThatWasThere(t *testing.T) {
 	r.open()
 	to, _ := recipient(t, "gpu-1", 1)
 	r.lend(to, "running").Used()
-	done := make(chan struct{})
+	done := make(chan Change, 1)
 	go func() { // ends with the change
-		defer close(done)
-		if _, err := r.store.Revoke(context.Background(), "main"); err != nil {
+		c, err := r.store.Revoke(context.Background(), "main")
+		if err != nil {
 			t.Error(err)
 		}
+		done <- c
 	}()
 	pushes := []Push{patience.Receive(t, "nodes are told", r.told), patience.Receive(t, "of the twin, too", r.told)}
 	two, _ := recipient(t, "gpu-2", 1)
@@ -180,9 +181,9 @@ func TestRevokeMeansTheKeyThatWasThere(t *testing.T) {
 	for _, p := range pushes {
 		r.store.Acked("gpu-1", 1, p.Epoch, nil)
 	}
-	patience.Receive(t, "the change is over", done)
-	if s := r.status(); s.State != StateActive {
-		t.Errorf("the slot with the new key: %+v", s)
+	c := patience.Receive(t, "the change is over", done)
+	if s := r.status(); s.State != StateActive || c.State != s.State || c.Revision != s.Revision {
+		t.Errorf("the slot with the new key: %+v, told as %+v", s, c)
 	}
 }
 

@@ -172,7 +172,7 @@ func (s *Store) await(ctx context.Context, w *wait) Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.waits, w.push.Epoch)
-	c := Change{Slot: w.push.Slot, Revision: w.push.MinRevision, State: s.stateLocked(w.push.Slot)}
+	c := Change{Slot: w.push.Slot, Revision: s.records[w.push.Slot].Revision, State: s.stateLocked(w.push.Slot)}
 	for p := range w.pending {
 		c.Unanswered = append(c.Unanswered, p.node)
 	}

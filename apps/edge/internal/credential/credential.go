@@ -82,8 +82,8 @@ type Push struct {
 // Change is what a command did to a slot.
 type Change struct {
 	Slot     string
-	State    State
-	Revision uint64
+	State    State  // as it is when the nodes have been waited for, which another change may have made
+	Revision uint64 // the same
 	// Running are the ids of runs that have the key on the wire, or may have. They go on unless somebody cancels them.
 	Running []string
 	// Unanswered are the nodes that had leases and didn't say in time that they have taken the change in.
