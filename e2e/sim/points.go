@@ -51,20 +51,25 @@ func (p *points) hit(host string, at faultpoint.Point, id string) {
 	n := p.seen[key]
 	p.mu.Unlock()
 	words := []string{"hit", key, strconv.Itoa(n)}
-	if at == faultpoint.LinkWrite || at == faultpoint.LinkHeartbeat { // how many there are in an instant isn't the seed's to say
+	if ofLink(at) || at == faultpoint.LinkHeartbeat { // how many there are in an instant isn't the seed's to say
 		words[2] = p.w.now().String()
 	}
 	d := newDice(p.w.seed, words...)
 	switch roll := d.IntN(1000); {
 	case roll < p.waits:
 		p.wait(d, at, id)
-	case roll < p.waits+p.kills && at != faultpoint.EdgeFence && (at != faultpoint.LinkWrite || d.chance(20)):
+	case roll < p.waits+p.kills && at != faultpoint.EdgeFence && (!ofLink(at) || d.chance(20)):
 		p.kill(d, host, at, id)
 	case roll < p.waits+p.kills+p.panic && mayPanic(at):
 		p.note(id)
 		p.w.tell(id, "%s: panic", at)
 		panic("a fault point says so")
 	}
+}
+
+// ofLink tells the points that every few bytes come by.
+func ofLink(at faultpoint.Point) bool {
+	return at == faultpoint.LinkWrite || at == faultpoint.LinkTaken
 }
 
 // mayPanic reports whether a panic there is the business of the run alone.
@@ -90,9 +95,10 @@ func (p *points) note(id string) {
 // wait holds the goroutine up, where it may be.
 func (p *points) wait(d dice, at faultpoint.Point, id string) {
 	long := 3 * time.Second
-	switch at {
-	case faultpoint.LinkWrite:
+	if ofLink(at) {
 		return
+	}
+	switch at {
 	case faultpoint.EdgeFence:
 		if p.reloading.Load() {
 			return

@@ -42,6 +42,7 @@ const (
 // The points of a link; their id is the address of its other end.
 const (
 	LinkWrite     Point = "link.write"     // bytes are to be given to the connection - kill
+	LinkTaken     Point = "link.taken"     // the connection has a frame of a work stream, and its writer isn't told - kill
 	LinkHeartbeat Point = "link.heartbeat" // a heartbeat is to be written - wait, kill
 )
 
@@ -66,5 +67,5 @@ func Points() []Point {
 	return []Point{EdgeGranted, EdgeFenced, EdgeOpened, EdgeSent, EdgeWritten, EdgeTerminal, EdgeSettle,
 		EdgeCommit, EdgeAccept, EdgeFence, EdgeRunEnded,
 		NodeAdmit, NodeAdmitted, NodeCall, NodeReturned, NodeSettle, NodeTerminal, NodeReady,
-		LinkWrite, LinkHeartbeat}
+		LinkWrite, LinkTaken, LinkHeartbeat}
 }

@@ -98,6 +98,9 @@ func (c *conn) Write(p []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
+		if c.faults != nil && !isControl(s.head[:]) {
+			c.faults.At(faultpoint.LinkTaken, c.peer)
+		}
 	}
 	return total, nil
 }

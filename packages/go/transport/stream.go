@@ -17,6 +17,9 @@ import (
 // cancel; for the edge a failure, unless the terminal came before), [ErrLinkDown] when the link is over, [ErrCancelled]
 // after Cancel or Close, and a *[FrameError] when the peer (or the caller) broke the framing. What was received whole
 // before the link ended can still be read.
+//
+// A write that fails with [ErrLinkDown] may have reached the peer, all of it: the multiplexer gives up on a write whose
+// frame it has sent when the link ends before the writer is told. Any other error is exact: what the write didn't take was not sent.
 type Stream struct {
 	link *Link
 	mux  *yamux.Stream

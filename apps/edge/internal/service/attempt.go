@@ -31,8 +31,8 @@ type attempt struct {
 	msg    message // the one that is being handled
 	got    [execution.StepError + 1]uint32
 
-	opened  bool               // the whole open was handed to the link, so that the node may start
-	written bool               // and so was the whole body, by the driver
+	opened  bool               // the node may have the whole open, and start
+	written bool               // and the whole body; set by who writes it, see whole
 	over    bool               // the node has said its last word: rejected or a terminal
 	lost    bool               // the link is gone, and the run goes on without it
 	refused bool               // the node refused the open, and nothing was started
@@ -171,10 +171,8 @@ func (a *attempt) readFailed(err error) {
 	var fault *transport.FrameError
 	switch {
 	case r.decided(): // that is why the read ended
-	case errors.Is(err, transport.ErrLinkDown) && r.out.Background && a.whole():
-		a.lost, r.lost = true, true // not its end
 	case errors.Is(err, transport.ErrLinkDown):
-		r.decide(nodeLost())
+		a.linkLost()
 	case errors.As(err, &fault):
 		r.decide(protocolFailure(fault.Error()))
 	case r.watch.at() < phaseAccepted:
@@ -185,13 +183,21 @@ func (a *attempt) readFailed(err error) {
 	}
 }
 
+// linkLost decides a run whose link is over. For a background run that the node may have whole it isn't the end.
+func (a *attempt) linkLost() {
+	if r := a.run; r.out.Background && a.whole() {
+		a.lost, r.lost = true, true
+	} else {
+		r.decide(nodeLost())
+	}
+}
+
 // whole reports whether the node can have all of the request. It is for when the writer has ended, or the link, which ends it.
 func (a *attempt) whole() bool {
-	if a.writer == nil {
-		return a.written
+	if a.writer != nil {
+		<-a.writer.done
 	}
-	<-a.writer.done
-	return a.writer.err == nil
+	return a.written
 }
 
 // at is a fault point.

@@ -51,7 +51,9 @@ func (r *rig) join(id string, generation uint64, capacity int, script func(w *wo
 		near = r.dial(near)
 	}
 	cfg := transport.Config{StreamReset: patience.Limit, Log: zerolog.Nop()}
-	n.edge, n.far = transport.NewEdgeLink(near, cfg, n), transport.NewNodeLink(far, cfg, (*farEnd)(n))
+	n.far = transport.NewNodeLink(far, cfg, (*farEnd)(n))
+	cfg.Faults = r.link
+	n.edge = transport.NewEdgeLink(near, cfg, n)
 	n.Link = n.edge
 	n.ended.Go(func() {
 		_ = n.edge.Run(context.Background())

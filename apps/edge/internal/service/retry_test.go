@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"iop/packages/go/execution"
+	"iop/packages/go/faultpoint"
 	"iop/packages/go/patience"
+	"iop/packages/go/transport"
 )
 
 // refuses returns a script by which the named nodes refuse every open and the others answer.
@@ -208,6 +210,63 @@ func TestNeverLeftTheEdge(t *testing.T) {
 	}
 	relay.open()
 	r.idle()
+}
+
+// The multiplexer reports a write as failed that reached the node whole, when the link ends before the writer is told
+// (a test of the node's saw "link down" although the node had answered the open). To take that for "never sent" is to
+// void a lease that was used, and to call a background run lost that works on.
+func TestLinkEndsBeforeTheWriterIsTold(t *testing.T) {
+	for name, check := range map[string]func(t *testing.T, s setup, told func()){
+		"tunnel": func(t *testing.T, s setup, told func()) {
+			l := &ledger{}
+			r := keyed(t, s, l)
+			defer told()
+			o, _ := r.run(r.tunnel("run-1", "body"))
+			if code(o) != execution.CodeNodeLost || o.Failure.NothingSent || o.Attempts != 1 {
+				t.Errorf("%+v", o)
+			}
+			if l.all() != "1:lost 1:closed" {
+				t.Errorf("of the lease: %s", l.all())
+			}
+		},
+		"run": func(t *testing.T, s setup, told func()) {
+			r := newRig(t, s)
+			defer told()
+			if o, _ := r.ask(r.spec("run-1")); code(o) != execution.CodeNodeLost || o.Attempts != 1 {
+				t.Errorf("%+v", o)
+			}
+		},
+		"background run": func(t *testing.T, s setup, told func()) {
+			r := newRig(t, s)
+			defer told()
+			h := r.start(r.inBackground("run-1"), &listener{})
+			r.untilState("run-1", StateDetached)
+			told()
+			r.idle()
+			n := r.join("a", 2, 4, s.work, running("run-1", 1))
+			n.far.SendRunEnded(end("run-1", 1, statusComplete, 0))
+			if o := r.result(h); !o.OK() {
+				t.Errorf("%+v", o)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var armed atomic.Bool
+			release := make(chan struct{})
+			s := setup{work: func(w *work) { w.input(); w.node.edge.Close(transport.ReasonLost) }}
+			s.service.Faults = faultpoint.New(func(at faultpoint.Point, _ string) {
+				if at == faultpoint.EdgeSent {
+					armed.Store(true)
+				}
+			})
+			s.link = faultpoint.New(func(at faultpoint.Point, _ string) {
+				if at == faultpoint.LinkTaken && armed.CompareAndSwap(true, false) {
+					<-release
+				}
+			})
+			check(t, s, sync.OnceFunc(func() { close(release) }))
+		})
+	}
 }
 
 // valve is a connection whose writes can be held up, as a stalled path does.

@@ -21,6 +21,7 @@ import (
 	"iop/apps/edge/internal/admission"
 	"iop/packages/go/config"
 	"iop/packages/go/execution"
+	"iop/packages/go/faultpoint"
 	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 )
@@ -41,6 +42,7 @@ type rig struct {
 	svc   *Service
 	state atomic.Pointer[config.State]
 	dial  func(near net.Conn) net.Conn // wraps the edge's end of the next connections
+	link  *faultpoint.Hooks            // of the edge's ends of the connections
 
 	mu     sync.Mutex
 	nodes  map[string]*fakeNode // the connected
@@ -59,6 +61,7 @@ type setup struct {
 	work     func(w *work) // what every node does with an open
 	manual   bool          // the test starts the nodes
 	failures int           // in a row, which take an adapter out; default the scheduler's
+	link     *faultpoint.Hooks
 }
 
 // endless is for nodes that may fail again and again and keep their place.
@@ -66,7 +69,7 @@ const endless = math.MaxInt
 
 func newRig(t testing.TB, s setup) *rig {
 	t.Helper()
-	r := &rig{TB: t, nodes: map[string]*fakeNode{}}
+	r := &rig{TB: t, nodes: map[string]*fakeNode{}, link: s.link}
 	if s.nodes == nil {
 		s.nodes = []string{"a"}
 	}

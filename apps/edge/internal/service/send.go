@@ -17,7 +17,7 @@ import (
 const inlineBody = 256 << 10
 
 // oneFlush is the size up to which the open, the body and its end are written at once. The multiplexer takes such a
-// piece as a whole or not at all, so a failed write proves that the node didn't get the open.
+// piece as a whole or not at all, so a failed write on a living link proves that the node didn't get the open.
 const oneFlush = 12 << 10
 
 // send writes the open and the body. It doesn't wait for the node's accepted: that would cost a round trip.
@@ -31,21 +31,25 @@ func (a *attempt) send() bool {
 		return a.unwritten(err)
 	}
 	if size+openSize(open) > oneFlush {
-		if err := a.stream.Flush(); err != nil {
+		err := a.stream.Flush()
+		if a.opened = mayHaveLeft(err); err != nil {
 			return a.unwritten(err)
 		}
-		a.opened = true
 	}
 	if size > inlineBody {
 		a.writer = a.writeAside()
 		return true
 	}
-	if err := a.writeBody(); err != nil {
+	err := a.writeBody()
+	a.opened = a.opened || mayHaveLeft(err)
+	if err != nil {
 		return a.unwritten(err)
 	}
-	a.opened, a.written = true, true
 	return true
 }
+
+// mayHaveLeft reports whether what a write was given may be at the node: a link's end hides how far the write came.
+func mayHaveLeft(err error) bool { return err == nil || errors.Is(err, transport.ErrLinkDown) }
 
 // openSize bounds the size of an encoded open from above, without encoding a tunnel's.
 func openSize(m *pb.WorkOpen) int64 {
@@ -74,7 +78,7 @@ func (a *attempt) unwritten(err error) bool {
 		r.decide(execution.Failf(execution.CodeBadRequest, execution.OriginCaller,
 			"the request's head doesn't fit a message to the node: %s", fault.Text))
 	case errors.Is(err, transport.ErrLinkDown):
-		r.decide(nodeLost())
+		a.linkLost()
 	case a.opened:
 		return true // the node closed the stream; what it said before is still to be read
 	default:
@@ -122,32 +126,27 @@ func (a *attempt) writeBody() error {
 	if err := a.stream.Append(end); err != nil {
 		return err
 	}
-	return a.stream.Flush()
+	err := a.stream.Flush()
+	a.written = mayHaveLeft(err)
+	return err
 }
 
 // writer is the goroutine that writes a long body while the driver reads: the node may refuse or answer before it has
 // taken all of it.
-type writer struct {
-	done chan struct{}
-	err  error // valid once done is closed
-}
+type writer struct{ done chan struct{} }
 
 func (a *attempt) writeAside() *writer {
-	w := &writer{done: make(chan struct{}), err: errUnwritten}
+	w := &writer{done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
 		defer a.run.recovered()
-		w.err = a.writeBody()
 		var body *bodyError
-		if errors.As(w.err, &body) {
+		if errors.As(a.writeBody(), &body) {
 			a.run.bodyFailed(body) // any other error the reader sees, too
 		}
 	}()
 	return w
 }
-
-// errUnwritten stands in for the error of a writer that panicked.
-var errUnwritten = errors.New("the body was not written")
 
 // stop ends the writer and returns when it has ended: the body belongs to whoever submitted it again,
 // or to the next attempt.

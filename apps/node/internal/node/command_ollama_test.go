@@ -352,7 +352,7 @@ func TestCommandsOfADrainingNode(t *testing.T) {
 // §4.3: an open of another generation ends the link, a command's as well.
 func TestCommandOfAnotherGeneration(t *testing.T) {
 	r := newRig(t, &nodetest.Adapter{})
-	r.Open(&pb.WorkOpen{ConnectionGeneration: 6, Work: &pb.WorkOpen_Command{Command: ollama("c1", "GET", "/api/ps")}})
+	r.Breach(&pb.WorkOpen{ConnectionGeneration: 6, Work: &pb.WorkOpen_Command{Command: ollama("c1", "GET", "/api/ps")}})
 	if g := r.Goodbye(); g.GetCode() != pb.GoodbyeCode_GOODBYE_CODE_PROTOCOL {
 		t.Errorf("goodbye = %v", g)
 	}

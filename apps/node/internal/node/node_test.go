@@ -168,7 +168,7 @@ func TestWrongGenerationKillsLink(t *testing.T) {
 	r := newRig(t, &nodetest.Adapter{})
 	open := r.TunnelOpen("r1")
 	open.ConnectionGeneration = 6
-	r.Open(open)
+	r.Breach(open)
 	if g := r.Goodbye(); g.GetCode() != pb.GoodbyeCode_GOODBYE_CODE_PROTOCOL {
 		t.Errorf("goodbye = %v", g)
 	}

@@ -209,6 +209,15 @@ func (e *EdgeSide) Open(open *pb.WorkOpen) *Tunnel {
 	return tn
 }
 
+// Breach sends an open that the node answers with the end of the link. That may come before the writer is told that the
+// open is written, which then reads as a failure.
+func (e *EdgeSide) Breach(open *pb.WorkOpen) {
+	e.t.Helper()
+	if err := e.Stream().Write(open); err != nil && !errors.Is(err, transport.ErrLinkDown) {
+		e.t.Fatal(err)
+	}
+}
+
 // Stream opens a work stream on which nothing was sent; it is closed with the test.
 func (e *EdgeSide) Stream() *Tunnel {
 	e.t.Helper()

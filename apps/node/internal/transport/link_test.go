@@ -83,7 +83,7 @@ func TestBuilding(t *testing.T) {
 		send func(*nodetest.EdgeSide)
 		kill bool
 	}{
-		{"work", func(e *nodetest.EdgeSide) { _ = e.Stream().Write(e.TunnelOpen("r1")) }, true}, // the link may end first
+		{"work", func(e *nodetest.EdgeSide) { e.Breach(e.TunnelOpen("r1")) }, true},
 		{"ReadyAck", func(e *nodetest.EdgeSide) { e.Link.SendReadyAck(1, true) }, true},
 		{"CancelRequest", func(e *nodetest.EdgeSide) { e.Link.SendCancel("r1", execution.CauseAPI) }, false},
 		{"DrainNotice", func(e *nodetest.EdgeSide) { e.Link.SendDrainNotice(&pb.DrainNotice{GraceMs: 1}) }, false},
