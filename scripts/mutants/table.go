@@ -105,6 +105,13 @@ func runMutants() []Mutant {
 			Tests: []Test{{Layer: unit, Package: "apps/edge/internal/service", Run: "TestOutcomeTable|TestRunOutcomeTable"}},
 		},
 		{
+			Name: "write-failed-means-unsent", Promise: "a request of which a part may have left the edge counts as sent",
+			File:  "apps/edge/internal/service/send.go",
+			Old:   "return err == nil || errors.Is(err, transport.ErrLinkDown)",
+			New:   "return err == nil",
+			Tests: []Test{{Layer: unit, Package: "apps/edge/internal/service", Run: "TestLinkEndsBeforeTheWriterIsTold"}},
+		},
+		{
 			Name: "abort-swallowed", Promise: "an answer that failed after its head is cut off",
 			File:  "apps/edge/internal/httpapi/tunnel.go",
 			Old:   "\t\tc.out.abort()\n",
