@@ -143,63 +143,67 @@ func TestStalledOutputGathersNoGoroutines(t *testing.T) {
 }
 
 func TestCloseWritesTheRestAndLaterLines(t *testing.T) {
-	out := &output{}
-	log, w, err := New(Config{Out: out})
-	if err != nil {
-		t.Fatal(err)
-	}
-	log.Info().Msg("last")
-	w.Close()
-	if got := strings.Join(out.take(), ""); !strings.Contains(got, `"message":"last"`) {
-		t.Errorf("%q", got)
-	}
-	log.Info().Msg("after")
-	log.Error().Msg("after that")
-	if got := out.take(); len(got) != 2 {
-		t.Errorf("%q", got)
-	}
-	w.Close()
+	synctest.Test(t, func(t *testing.T) {
+		out := &output{}
+		log, w, err := New(Config{Out: out})
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Info().Msg("last")
+		w.Close()
+		if got := strings.Join(out.take(), ""); !strings.Contains(got, `"message":"last"`) {
+			t.Errorf("%q", got)
+		}
+		log.Info().Msg("after")
+		log.Error().Msg("after that")
+		if got := out.take(); len(got) != 2 {
+			t.Errorf("%q", got)
+		}
+		w.Close()
+	})
 }
 
 func TestConcurrentLinesStayWhole(t *testing.T) {
-	out := &output{}
-	log, w, err := New(Config{Out: out, Level: "debug"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const writers, each = 8, 200
-	var wg sync.WaitGroup
-	for i := range writers {
-		wg.Go(func() {
-			for j := range each {
-				log.Debug().Int("writer", i).Int("line", j).Msg("x")
-				if j%50 == 0 {
-					log.Warn().Int("writer", i).Int("line", -1).Msg("y")
+	synctest.Test(t, func(t *testing.T) {
+		out := &output{}
+		log, w, err := New(Config{Out: out, Level: "debug"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const writers, each = 8, 200
+		var wg sync.WaitGroup
+		for i := range writers {
+			wg.Go(func() {
+				for j := range each {
+					log.Debug().Int("writer", i).Int("line", j).Msg("x")
+					if j%50 == 0 {
+						log.Warn().Int("writer", i).Int("line", -1).Msg("y")
+					}
 				}
+			})
+		}
+		wg.Wait()
+		w.Close()
+		next := make([]int, writers)
+		for line := range strings.Lines(strings.Join(out.take(), "")) {
+			var got struct{ Writer, Line int }
+			if err := json.Unmarshal([]byte(line), &got); err != nil {
+				t.Fatalf("%q: %v", line, err)
 			}
-		})
-	}
-	wg.Wait()
-	w.Close()
-	next := make([]int, writers)
-	for line := range strings.Lines(strings.Join(out.take(), "")) {
-		var got struct{ Writer, Line int }
-		if err := json.Unmarshal([]byte(line), &got); err != nil {
-			t.Fatalf("%q: %v", line, err)
+			if got.Line < 0 {
+				continue
+			}
+			if got.Line != next[got.Writer] {
+				t.Fatalf("writer %d: line %d, want %d", got.Writer, got.Line, next[got.Writer])
+			}
+			next[got.Writer]++
 		}
-		if got.Line < 0 {
-			continue
+		for i, n := range next {
+			if n != each {
+				t.Errorf("writer %d: %d lines", i, n)
+			}
 		}
-		if got.Line != next[got.Writer] {
-			t.Fatalf("writer %d: line %d, want %d", got.Writer, got.Line, next[got.Writer])
-		}
-		next[got.Writer]++
-	}
-	for i, n := range next {
-		if n != each {
-			t.Errorf("writer %d: %d lines", i, n)
-		}
-	}
+	})
 }
 
 func TestFormats(t *testing.T) {

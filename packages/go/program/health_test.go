@@ -34,6 +34,7 @@ func TestHealth(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		_, _ = w.Write([]byte("draining\n"))
 	}))
+	defer server.Close()
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	if code, stdout, stderr := runTestProgram("health", "--admin", server.URL); code != 0 || stdout != "ok\n" || stderr != "" {
 		t.Error(code, stdout, stderr)
@@ -41,8 +42,8 @@ func TestHealth(t *testing.T) {
 	if code, _, stderr := runTestProgram("health", "--ready", "--admin", server.URL+"/"); code != 1 || stderr != "prog: /readyz: 503 Service Unavailable: draining\n" {
 		t.Error(code, stderr)
 	}
-	server.Close()
-	if code, _, stderr := runTestProgram("health", "--admin", server.URL); code != 1 || !strings.Contains(stderr, "does it run, and is its admin listener on?") {
+	// The port of a server that was closed may be somebody else's already; this one is given to no one.
+	if code, _, stderr := runTestProgram("health", "--admin", "http://127.0.0.1:1"); code != 1 || !strings.Contains(stderr, "does it run, and is its admin listener on?") {
 		t.Error(code, stderr)
 	}
 	for _, bad := range []string{"127.0.0.1:8081", "ftp://x", "http://", ""} {

@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 
@@ -26,9 +27,9 @@ func TestFollowIdentity(t *testing.T) {
 	asked <- struct{}{} // taken: it runs, and nothing has changed
 
 	next := ca.Node(t, "a")
-	put := func(path string, data []byte) {
+	put := func(path string, data []byte) { // at once: half a file would be told of, too
 		t.Helper()
-		if err := os.WriteFile(path, data, 0o600); err != nil {
+		if err := errors.Join(os.WriteFile(path+".new", data, 0o600), os.Rename(path+".new", path)); err != nil {
 			t.Fatal(err)
 		}
 	}

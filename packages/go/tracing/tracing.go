@@ -36,6 +36,7 @@ type Tracer struct {
 	tracer   trace.Tracer
 	provider *sdk.TracerProvider
 	client   *client
+	limit    time.Duration // of Close
 }
 
 // Open starts the export that cfg describes; nil is off, and returns nil. Who calls it closes what it returns. The
@@ -63,7 +64,7 @@ func Open(cfg *Config, log zerolog.Logger) (*Tracer, error) {
 	}
 	p := sdk.NewTracerProvider(sdk.WithSampler(sampler), sdk.WithResource(cfg.resource()), sdk.WithRawSpanLimits(limits),
 		sdk.WithBatcher(exporter, batch...))
-	return &Tracer{tracer: p.Tracer("iop"), provider: p, client: c}, nil
+	return &Tracer{tracer: p.Tracer("iop"), provider: p, client: c, limit: closeLimit}, nil
 }
 
 // Close delivers what was recorded, in one try, for two seconds at most and until atOnce is closed (nil never is). Spans
@@ -73,7 +74,7 @@ func (t *Tracer) Close(atOnce <-chan struct{}) {
 		return
 	}
 	t.client.hurry()
-	limit, cancel := context.WithTimeout(context.Background(), closeLimit)
+	limit, cancel := context.WithTimeout(context.Background(), t.limit)
 	defer cancel()
 	go func() { // ends with Close
 		select {

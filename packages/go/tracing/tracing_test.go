@@ -25,6 +25,7 @@ func started(t *testing.T, change func(*Config)) (*Tracer, *tracingtest.Receiver
 	if err != nil {
 		t.Fatal(err)
 	}
+	tracer.limit = patience.Limit
 	t.Cleanup(func() { tracer.Close(nil) })
 	return tracer, r
 }

@@ -198,7 +198,18 @@ type linkPair struct {
 	edgeDone, nodeDone chan error
 }
 
-func testConfig() Config { return Config{Log: zerolog.Nop()} }
+// testConfig gives the control stream as long as it takes: it is opened by a machine that may stand still.
+func testConfig() Config { return Config{ControlOpen: 2 * patience.Limit, Log: zerolog.Nop()} }
+
+// awaitReady waits for a link's control stream, and says why there will be none.
+func awaitReady(t testing.TB, l *Link) {
+	t.Helper()
+	select {
+	case <-l.Ready():
+	case <-l.Down():
+		t.Fatalf("the link ended: %v", l.Err())
+	}
+}
 
 // startPair runs both sides over a and b, and ends them with the test.
 func startPair(t testing.TB, a, b net.Conn, cfg Config, work func(s *Stream)) *linkPair {
@@ -219,17 +230,17 @@ func startSides(t testing.TB, a, b net.Conn, edge, node Config, work func(s *Str
 	running.Go(func() { p.edgeDone <- p.edge.Run(ctx) })
 	running.Go(func() { p.nodeDone <- p.node.Run(ctx) })
 	t.Cleanup(func() { cancel(); running.Wait() })
-	<-p.edge.Ready()
-	<-p.node.Ready()
+	awaitReady(t, p.edge)
+	awaitReady(t, p.node)
 	return p
 }
 
-// startTCP runs both sides over a loopback connection. They part for as long as it takes: on a busy machine the second
-// that they have in life is over before both have had their turn.
+// startTCP runs both sides over a loopback connection. They and their streams part for as long as it takes: on a busy
+// machine the seconds that they have in life are over before both have had their turn.
 func startTCP(t testing.TB, work func(s *Stream)) *linkPair {
 	a, b := tcpPair(t)
 	cfg := testConfig()
-	cfg.Part = 2 * patience.Limit
+	cfg.Part, cfg.StreamReset = 2*patience.Limit, 2*patience.Limit
 	return startPair(t, a, b, cfg, work)
 }
 

@@ -10,7 +10,7 @@ import (
 // A node whose write waits for a slow reader is interrupted: nothing is lost or sent twice, and the terminal follows.
 func TestInterruptKeepsWhatIsPending(t *testing.T) {
 	written, resume := make(chan int, 1), make(chan struct{})
-	interrupt := make(chan *Stream, 1)
+	interrupt, ended := make(chan *Stream, 1), make(chan error, 1)
 	p := startTCP(t, func(s *Stream) {
 		piece := bytes.Repeat([]byte("x"), MaxBody)
 		interrupt <- s
@@ -33,9 +33,7 @@ func TestInterruptKeepsWhatIsPending(t *testing.T) {
 		written <- n
 		<-resume
 		s.Resume()
-		if err := s.Write(end(uint64(n)+1, n*MaxBody)); err != nil {
-			t.Errorf("terminal after Resume: %v", err)
-		}
+		ended <- s.Write(end(uint64(n)+1, n*MaxBody))
 		lingerUntilEOF(s)
 	})
 	s := p.open(t, context.Background())
@@ -58,9 +56,13 @@ func TestInterruptKeepsWhatIsPending(t *testing.T) {
 			if want := int64(n * MaxBody); f.Msg.GetEnd().GetBytes() != want || got != int(want) {
 				t.Errorf("end says %d, got %d, want %d", f.Msg.GetEnd().GetBytes(), got, want)
 			}
-			return
+			break
 		}
 		got += len(f.Body)
+	}
+	// The end may be here before its writer is told, and a link that is over then is an error to it.
+	if err := within(t, "the terminal is written", ended); err != nil {
+		t.Errorf("terminal after Resume: %v", err)
 	}
 }
 

@@ -153,7 +153,9 @@ func TestGoodbyeBeforeClose(t *testing.T) {
 // TestGoodbyeOvertakesNothing: it goes behind the work that waits, although control goes first otherwise.
 func TestGoodbyeOvertakesNothing(t *testing.T) {
 	a, b := memPair(0)
-	p := startPair(t, a, b, testConfig(), nil)
+	cfg := testConfig()
+	cfg.Part = 2 * patience.Limit
+	p := startPair(t, a, b, cfg, nil)
 	s := p.open(t, t.Context())
 	eventually(t, "the first heartbeats are over", func() bool {
 		return p.edge.Status().RTT > 0 && p.node.Status().RTT > 0 && p.edge.conn.waiting() == 0
@@ -235,7 +237,7 @@ func TestAnswerThenGoodbye(t *testing.T) {
 // A second stream of the node ends the link (fault 49).
 func TestSecondStreamEndsTheLink(t *testing.T) {
 	l, done, session, _ := rawNode(t)
-	<-l.Ready()
+	awaitReady(t, l)
 	_, _ = session.OpenStream() // may fail: the link's end can be faster
 	within(t, "the link's end", done)
 	if e, _ := reasonOf(t, l); e.Reason != ReasonProtocol {
@@ -247,7 +249,9 @@ func TestSecondStreamEndsTheLink(t *testing.T) {
 func TestControlStreamMustOpen(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		edge, _ := memPair(0)
-		l := NewEdgeLink(edge, testConfig(), edgeSide{newHandler(nil)})
+		cfg := testConfig()
+		cfg.ControlOpen = 0 // the default
+		l := NewEdgeLink(edge, cfg, edgeSide{newHandler(nil)})
 		done := make(chan error, 1)
 		go func() { done <- l.Run(t.Context()) }()
 		if e, after := reasonOf(t, l); e.Reason != ReasonProtocol || after != 5*time.Second {
@@ -273,7 +277,7 @@ func TestGarbage(t *testing.T) {
 // rawEdge is an edge link whose peer opens the control stream and accepts no work stream.
 func unaccepting(t *testing.T) (l *Link, session *yamux.Session) {
 	l, done, session, _ := rawNode(t)
-	<-l.Ready()
+	awaitReady(t, l)
 	t.Cleanup(func() { l.Close(ReasonClosed); <-done })
 	return l, session
 }
@@ -465,7 +469,7 @@ func manyLinksClose(t *testing.T, n int, pair func(testing.TB) (net.Conn, net.Co
 		if _, err := session.OpenStream(); err != nil {
 			t.Fatal(err)
 		}
-		<-l.Ready()
+		awaitReady(t, l)
 		s, err := l.Open(t.Context())
 		if err != nil {
 			t.Fatal(err)

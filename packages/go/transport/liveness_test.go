@@ -58,18 +58,24 @@ func TestSilentPeerIsDead(t *testing.T) {
 // Row 7 of the fault catalogue: where only this side is deaf, its orderly end would queue behind bytes that nobody
 // acknowledges while the peer still hears them. A dead link is reset, so that both sides know within the same limit.
 func TestDeadLinkIsReset(t *testing.T) {
-	a, b := tcpPair(t)
-	l := NewNodeLink(a, Config{Heartbeat: 100 * time.Millisecond, Dead: 500 * time.Millisecond, Log: testConfig().Log}, nodeSide{newHandler(nil)})
-	done := make(chan error, 1)
-	go func() { done <- l.Run(t.Context()) }()
-	n, err := io.Copy(io.Discard, b)
-	if n == 0 || !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("the peer read %d bytes and then %v", n, err)
-	}
-	within(t, "the link's end", done)
-	if e, _ := reasonOf(t, l); e.Reason != ReasonDead {
-		t.Errorf("got %v", e)
-	}
+	patience.Widen(t, 500*time.Millisecond, func(dead time.Duration) (keptUp bool) {
+		a, b := tcpPair(t)
+		l := NewNodeLink(a, Config{Heartbeat: dead / 5, Dead: dead, Log: testConfig().Log}, nodeSide{newHandler(nil)})
+		done := make(chan error, 1)
+		go func() { done <- l.Run(t.Context()) }()
+		n, err := io.Copy(io.Discard, b)
+		within(t, "the link's end", done)
+		if n == 0 {
+			return false // it was dead before it had written anything
+		}
+		if !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("the peer read %d bytes and then %v", n, err)
+		}
+		if e, _ := reasonOf(t, l); e.Reason != ReasonDead {
+			t.Errorf("got %v", e)
+		}
+		return true
+	})
 }
 
 // TestSilenceExact: 45 s from the last byte, not from a look at it.

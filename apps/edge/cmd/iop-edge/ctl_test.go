@@ -24,6 +24,9 @@ type fakeAdmin struct {
 	header http.Header
 }
 
+// nobody is where nobody listens: a port that was free a moment ago may be somebody's, this one is given to no one.
+const nobody = "http://127.0.0.1:1"
+
 func newFakeAdmin(t *testing.T) *fakeAdmin {
 	f := &fakeAdmin{status: 200}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -220,8 +223,7 @@ func TestCtlErrors(t *testing.T) {
 			t.Errorf("%d: %d %s %s; asked %s", c.status, code, out, errs, f.asked)
 		}
 	}
-	f.Close()
-	if code, _, errs := f.ctl("nodes"); code != 1 || !strings.Contains(errs, "is listen.admin on, and is this its address?") {
+	if code, _, errs := f.ctl("nodes", "--admin", nobody); code != 1 || !strings.Contains(errs, "is listen.admin on, and is this its address?") {
 		t.Errorf("nobody there: %d %s", code, errs)
 	}
 	for _, address := range []string{"127.0.0.1:8081", "ftp://x", "http://", "://"} {

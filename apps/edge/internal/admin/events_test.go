@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"iop/apps/edge/internal/events"
+	"iop/packages/go/patience"
 )
 
 // told is one event as a follower reads it.
@@ -345,7 +346,7 @@ func TestFollowersAreBounded(t *testing.T) {
 		t.Errorf("one too many: %s", f.resp.Status)
 	}
 	all[0].cancel()
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(patience.Limit); ; {
 		f := follow(t, server, "", "")
 		if f.resp.StatusCode == 200 {
 			break

@@ -106,7 +106,7 @@ func whyCases() []whyCase {
 		}, want: "adapter_unavailable", says: "connection refused"},
 		{name: "broken", change: func(w *world) {
 			w.place.Broken = &admission.Broken{Failures: 5, Why: "upstream_connect: refused", Until: time.Now().Add(time.Minute)}
-		}, want: "broken", says: "failed 5 times in a row (upstream_connect: refused); one request may try it in 1m0s"},
+		}, want: "broken", says: "failed 5 times in a row (upstream_connect: refused); one request may try it in "},
 		{name: "tried", change: func(w *world) { w.place.Broken = &admission.Broken{Failures: 5, Trying: true} }, want: "broken", says: "one request tries it now"},
 		{name: "may be tried", change: func(w *world) { w.place.Broken = &admission.Broken{Failures: 5, Until: time.Now().Add(-time.Second)} }},
 		{name: "saturated", change: func(w *world) { w.place.Saturated = true }, want: "saturated"},

@@ -33,6 +33,8 @@ type Options struct {
 	APIKey string
 	// Deadline bounds the test request.
 	Deadline time.Duration
+	// Events is how long past events are read: their stream goes on with what happens, and has no end. Default 500 ms.
+	Events time.Duration
 }
 
 // Limits of the checks.

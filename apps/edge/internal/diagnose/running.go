@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,7 +25,7 @@ type running struct {
 	Reasons []string `json:"reasons"`
 }
 
-// eventsLimit is how long past events are read: the stream goes on with what happens, and has no end.
+// eventsLimit is the default of Options.Events.
 const eventsLimit = 500 * time.Millisecond
 
 // maxAnswer bounds what is read of an answer.
@@ -182,7 +183,7 @@ func (x *examination) judge(n *node) []doctor.Finding {
 
 // skews looks for nodes whose clock jumped, among the last events.
 func (x *examination) skews(ctx context.Context) []doctor.Finding {
-	ctx, cancel := context.WithTimeout(ctx, eventsLimit)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(x.opts.Events, eventsLimit))
 	defer cancel()
 	seen := map[string]string{}
 	for _, e := range x.recent(ctx, "clock_skew") {

@@ -26,7 +26,7 @@ const (
 // used up no node could come in either. Without TLS it is told why, in HTTP. It is to be called before the server
 // serves.
 func Bound(server *http.Server, l net.Listener, most int, log zerolog.Logger) net.Listener {
-	b := &bounded{Listener: l, most: most, plain: server.TLSConfig == nil, log: log, turn: make(chan struct{}, tellers)}
+	b := &bounded{Listener: l, most: most, tellFor: tellFor, plain: server.TLSConfig == nil, log: log, turn: make(chan struct{}, tellers)}
 	before := server.ConnState
 	server.ConnState = func(c net.Conn, state http.ConnState) {
 		if state == http.StateClosed || state == http.StateHijacked {
@@ -42,10 +42,11 @@ func Bound(server *http.Server, l net.Listener, most int, log zerolog.Logger) ne
 // bounded is a listener on which one goroutine accepts.
 type bounded struct {
 	net.Listener
-	most  int
-	plain bool // without TLS
-	log   zerolog.Logger
-	turn  chan struct{}
+	most    int
+	tellFor time.Duration
+	plain   bool // without TLS
+	log     zerolog.Logger
+	turn    chan struct{}
 
 	mu   sync.Mutex
 	open int
@@ -101,7 +102,7 @@ func (b *bounded) refuse(c net.Conn) {
 // something unread would be a reset, which overtakes it.
 func (b *bounded) tell(c net.Conn) {
 	defer c.Close()
-	if !b.plain || c.SetDeadline(time.Now().Add(tellFor)) != nil {
+	if !b.plain || c.SetDeadline(time.Now().Add(b.tellFor)) != nil {
 		return
 	}
 	const status = http.StatusServiceUnavailable

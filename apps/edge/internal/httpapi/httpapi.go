@@ -111,7 +111,7 @@ func New(cfg Config) *Handler {
 		table:  newTable(Endpoints()),
 		bodies: newBodies(cfg),
 		origin: newOrigins(cfg.Origins),
-		lists:  lists{commands: cfg.Commands, known: map[listKey]*list{}},
+		lists:  lists{commands: cfg.Commands, keep: listFor, known: map[listKey]*list{}},
 		since:  time.Now(),
 	}
 }

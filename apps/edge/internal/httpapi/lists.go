@@ -17,7 +17,7 @@ type Commands interface {
 }
 
 const (
-	listFor   = 5 * time.Second // how long a list is used again
+	listFor   = 5 * time.Second // lists.keep
 	listLimit = 2 * time.Second // how long an Ollama may take to tell one
 	listers   = 16              // how many are asked at once for one caller
 	mostLists = 4096            // that are remembered
@@ -26,7 +26,8 @@ const (
 // lists asks Ollamas what they have, through their nodes, and remembers the answers for a moment: clients that show a
 // list ask for it again and again, and each of them must not cost a question to each node.
 type lists struct {
-	commands Commands // nil = nobody is asked
+	commands Commands      // nil = nobody is asked
+	keep     time.Duration // how long a list is used again
 
 	mu    sync.Mutex
 	known map[listKey]*list
@@ -68,7 +69,7 @@ func (l *lists) all(ctx context.Context, path string, keys []adapterKey) map[ada
 func (l *lists) one(ctx context.Context, key listKey) map[string]json.RawMessage {
 	l.mu.Lock()
 	have := l.known[key]
-	if have == nil || have.over() {
+	if have == nil || have.over(l.keep) {
 		if len(l.known) >= mostLists {
 			clear(l.known)
 		}
@@ -94,11 +95,11 @@ func (l *lists) fetch(ctx context.Context, key listKey, have *list) map[string]j
 	return have.entries
 }
 
-// over reports whether a list is too old.
-func (l *list) over() bool {
+// over reports whether a list is older than that.
+func (l *list) over(keep time.Duration) bool {
 	select {
 	case <-l.done:
-		return time.Since(l.at) >= listFor
+		return time.Since(l.at) >= keep
 	default:
 		return false
 	}

@@ -151,6 +151,7 @@ func newHandler(t *testing.T, edge *config.Edge, set func(*Config)) *rig {
 		set(&cfg)
 	}
 	g.handler = New(cfg)
+	g.handler.lists.keep = 2 * patience.Limit
 	return g
 }
 

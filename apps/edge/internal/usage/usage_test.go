@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -31,50 +32,53 @@ func query(t *testing.T, l *Ledger, f Filter) []Row {
 }
 
 // What was counted is there at once, on disk after Close, and in sums of every kind; nothing is counted twice on the way.
+// On fake time, so that no day begins meanwhile.
 func TestLedger(t *testing.T) {
-	dir := t.TempDir()
-	l := opened(t, dir)
-	now := time.Now()
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			for range 50 {
-				l.Add(Entry{At: now, Principal: "alice", Model: "m", Node: "a", Input: 10, Output: 5, Cached: 3, Reasoning: 2})
-				l.Add(Entry{At: now, Principal: "bob", Model: "n", Node: "b", Input: 1, Output: 1, Estimated: true, Failed: true})
-				_ = l.flush()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		l := opened(t, dir)
+		now := time.Now()
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for range 50 {
+					l.Add(Entry{At: now, Principal: "alice", Model: "m", Node: "a", Input: 10, Output: 5, Cached: 3, Reasoning: 2})
+					l.Add(Entry{At: now, Principal: "bob", Model: "n", Node: "b", Input: 1, Output: 1, Estimated: true, Failed: true})
+					_ = l.flush()
+				}
+			})
+		}
+		all.Wait()
+		l.Add(Entry{At: now.AddDate(0, 0, -1), Principal: "alice", Model: "m", Node: "a", Input: 7})
+		if got := l.Today("alice"); got != 400*15 {
+			t.Errorf("today %d", got)
+		}
+		alice := Counts{Requests: 400, Input: 4000, Output: 2000, Cached: 1200, Reasoning: 800}
+		bob := Counts{Requests: 400, Failed: 400, Estimated: 400, Input: 400, Output: 400}
+		check := func() {
+			t.Helper()
+			rows := query(t, l, Filter{From: dayOf(now), By: []string{"principal"}})
+			if len(rows) != 2 || rows[0] != (Row{Principal: "alice", Counts: alice}) || rows[1] != (Row{Principal: "bob", Counts: bob}) {
+				t.Errorf("%+v", rows)
 			}
-		})
-	}
-	all.Wait()
-	l.Add(Entry{At: now.AddDate(0, 0, -1), Principal: "alice", Model: "m", Node: "a", Input: 7})
-	if got := l.Today("alice"); got != 400*15 {
-		t.Errorf("today %d", got)
-	}
-	alice := Counts{Requests: 400, Input: 4000, Output: 2000, Cached: 1200, Reasoning: 800}
-	bob := Counts{Requests: 400, Failed: 400, Estimated: 400, Input: 400, Output: 400}
-	check := func() {
-		t.Helper()
-		rows := query(t, l, Filter{From: dayOf(now), By: []string{"principal"}})
-		if len(rows) != 2 || rows[0] != (Row{Principal: "alice", Counts: alice}) || rows[1] != (Row{Principal: "bob", Counts: bob}) {
-			t.Errorf("%+v", rows)
+			if rows := query(t, l, Filter{To: dayOf(now.AddDate(0, 0, -1)), By: Columns()}); len(rows) != 1 || rows[0].Input != 7 || rows[0].Node != "a" {
+				t.Errorf("%+v", rows)
+			}
+			if rows := query(t, l, Filter{}); len(rows) != 1 || rows[0].Requests != 801 {
+				t.Errorf("%+v", rows)
+			}
 		}
-		if rows := query(t, l, Filter{To: dayOf(now.AddDate(0, 0, -1)), By: Columns()}); len(rows) != 1 || rows[0].Input != 7 || rows[0].Node != "a" {
-			t.Errorf("%+v", rows)
+		check()
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
 		}
-		if rows := query(t, l, Filter{}); len(rows) != 1 || rows[0].Requests != 801 {
-			t.Errorf("%+v", rows)
+		l = opened(t, dir)
+		defer l.Close()
+		check()
+		if got := l.Today("alice"); got != 400*15 {
+			t.Errorf("today after a restart %d", got)
 		}
-	}
-	check()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	l = opened(t, dir)
-	defer l.Close()
-	check()
-	if got := l.Today("alice"); got != 400*15 {
-		t.Errorf("today after a restart %d", got)
-	}
+	})
 }
 
 // A disk that can't be written costs no count: it is kept and written later.
