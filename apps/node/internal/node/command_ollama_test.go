@@ -213,9 +213,10 @@ func TestOllamaCommandAnswers(t *testing.T) {
 func TestCommandIsCancelled(t *testing.T) {
 	for _, how := range []string{"request", "close", "request while it reads its body", "deadline"} {
 		t.Run(how, func(t *testing.T) {
-			cause := make(chan error, 2)
+			called, cause := make(chan struct{}, 2), make(chan error, 2)
 			r := newRig(t, &nodetest.Adapter{OnTunnel: nodetest.Hang,
 				OnCommand: func(ctx context.Context, _ *execution.TunnelRequest, _ execution.TunnelSink) error {
+					called <- struct{}{}
 					<-ctx.Done()
 					cause <- context.Cause(ctx)
 					return context.Cause(ctx)
@@ -225,12 +226,16 @@ func TestCommandIsCancelled(t *testing.T) {
 				}
 			}))
 			r.Start("r1").Accepted()
+			r.inside(1)
 			q, want := ollama("c1", "GET", "/api/ps"), execution.CauseAPI
 			if how == "request while it reads its body" {
 				q = ollama("c1", "POST", "/api/show")
 			}
 			tn := r.openCommand(q)
 			tn.Accepted()
+			if q.GetMethod() == "GET" {
+				nodetest.Receive(t, "the provider is asked", called)
+			}
 			switch how {
 			case "deadline":
 				want = execution.CauseDeadline
@@ -286,8 +291,9 @@ func TestCancelOfAnAnsweredCommand(t *testing.T) {
 
 // OL-10 for commands: a link that ends takes its commands with it. The next connection has its own four.
 func TestCommandsEndWithTheirLink(t *testing.T) {
-	cause, let := make(chan error, 8), make(chan struct{})
+	called, cause, let := make(chan struct{}, 8), make(chan error, 8), make(chan struct{})
 	r := newRig(t, &nodetest.Adapter{OnCommand: func(ctx context.Context, _ *execution.TunnelRequest, _ execution.TunnelSink) error {
+		called <- struct{}{}
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
 		<-let // it takes its time
@@ -295,6 +301,7 @@ func TestCommandsEndWithTheirLink(t *testing.T) {
 	}})
 	for _, id := range []string{"c1", "c2", "c3", "c4"} {
 		r.openCommand(ollama(id, "GET", "/api/ps")).Accepted()
+		nodetest.Receive(t, "the provider is asked", called)
 	}
 	r.again()
 	for range 4 {
@@ -304,6 +311,7 @@ func TestCommandsEndWithTheirLink(t *testing.T) {
 	}
 	tn := r.openCommand(ollama("d1", "GET", "/api/ps"))
 	tn.Accepted()
+	nodetest.Receive(t, "the provider is asked", called)
 	tn.Close()
 	nodetest.Receive(t, "the cancel", cause)
 	close(let)
@@ -325,6 +333,7 @@ func TestCommandsOfADrainingNode(t *testing.T) {
 	answered, cancelled := r.openCommand(ollama("c1", "GET", "/api/ps")), r.openCommand(ollama("c2", "GET", "/api/tags"))
 	answered.Accepted()
 	cancelled.Accepted()
+	nodetest.Eventually(t, "both are asked", func() bool { return r.adapter.Commands.Load() == 2 })
 	r.x.Drain()
 	r.rejectsCommand(ollama("c3", "GET", "/api/ps"), execution.CodeNodeDraining)
 	for _, kind := range []pb.CommandType{pb.CommandType_COMMAND_TYPE_CAPABILITIES, pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS} {

@@ -153,6 +153,7 @@ func TestFifthCommandIsOverloaded(t *testing.T) {
 		tn.Accepted()
 		open = append(open, tn)
 	}
+	nodetest.Eventually(t, "the four are asked", func() bool { return r.adapter.Commands.Load() == 4 })
 	for _, kind := range []pb.CommandType{pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS, pb.CommandType_COMMAND_TYPE_CAPABILITIES} {
 		first, _ := r.command("c5", kind)
 		if c := first.GetRejected().GetFailure().GetCode(); c != pb.FailureCode_FAILURE_CODE_OVERLOADED || !first.GetRejected().GetNeverStarted() {
@@ -194,6 +195,7 @@ func TestCommandIDs(t *testing.T) {
 	// either the same.
 	r.Start("r1").Accepted()
 	r.openCommand(request("c1", pb.CommandType_COMMAND_TYPE_OLLAMA_API)).Accepted()
+	r.inside(1)
 	for _, id := range []string{"r1", "c1"} {
 		first, _ := r.command(id, pb.CommandType_COMMAND_TYPE_TRANSPORT_STATUS)
 		if c := first.GetRejected().GetFailure().GetCode(); c != pb.FailureCode_FAILURE_CODE_DUPLICATE_RUN {
@@ -209,6 +211,7 @@ func TestCancelIsRefused(t *testing.T) {
 	r := newRig(t, &nodetest.Adapter{OnTunnel: nodetest.Hang})
 	tn := r.Start("r1")
 	tn.Accepted()
+	r.inside(1)
 	for _, c := range []struct {
 		kind  pb.CancelType
 		runID string

@@ -209,7 +209,11 @@ func TestPlacesComeBackWithABlockedStore(t *testing.T) {
 		run.Close()
 		nodetest.Eventually(t, "a place is free", func() bool { return r.inFlight() < 4 })
 	}
-	nodetest.Eventually(t, "all places are free", func() bool { return r.inFlight() == 0 })
+	nodetest.Eventually(t, "all have come and gone", func() bool { // the last may not have begun when it is closed
+		r.seen.mu.Lock()
+		defer r.seen.mu.Unlock()
+		return len(r.seen.ended)+len(r.seen.refused) == 400 && r.inFlight() == 0
+	})
 	var good sync.WaitGroup
 	r.adapter.OnExecute = nil
 	for i := range 4 {

@@ -322,6 +322,7 @@ func TestALeaseIsGoodOnce(t *testing.T) {
 	}
 	busy := r.StartRun("busy")
 	busy.Accepted()
+	r.inside(1)
 	open = r.lent("late")
 	r.rejects(r.Open(open).End(), execution.CodeAdapterBusy)
 	close(hold)

@@ -286,11 +286,12 @@ func (s *Session) Serve() (projection uint64) {
 	if over {
 		return projection
 	}
+	clock := s.clockState() // before Ready: what changes after it is told
 	s.link.SendReady(s.ready)
 	if first {
 		s.tellUnreported()
 		s.tellStore()
-		s.x.work.Go(s.watch)
+		s.x.work.Go(func() { s.watch(clock) })
 	}
 	return projection
 }

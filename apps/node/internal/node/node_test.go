@@ -105,6 +105,7 @@ func TestRejections(t *testing.T) {
 	}
 	first := r.Start("first")
 	first.Accepted()
+	r.inside(1)
 	r.rejects(r.Start("first"), execution.CodeDuplicateRun) // the running one isn't harmed
 	r.rejects(r.Start("second"), execution.CodeAdapterBusy)
 	close(hold)

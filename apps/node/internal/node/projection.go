@@ -152,10 +152,9 @@ func (x *Executor) probeAll(ctx context.Context, entries []router.Entry) {
 	}
 }
 
-// watch asks the providers again and again what they are, as long as the session lasts, and tells when the clocks aren't
-// in step any more.
-func (s *Session) watch() {
-	clock := s.clockState()
+// watch asks the providers again and again what they are, as long as the session lasts, and tells when the clocks
+// come in step or get out of it. clock is what they were when Ready was said.
+func (s *Session) watch(clock pb.ClockState) {
 	tick := time.NewTicker(s.x.cfg.Timers.ProbeEvery)
 	defer tick.Stop()
 	for {
@@ -191,15 +190,15 @@ func (x *Executor) probe(a *router.Adapter) <-chan struct{} {
 		defer cancel()
 		caps := x.ask(ctx, a)
 		changed := x.cfg.Router.Observe(a, caps, !caps.Available && ctx.Err() != nil)
-		x.mu.Lock()
-		delete(x.probing, a)
-		x.mu.Unlock()
-		close(answered)
 		if changed {
 			x.cfg.Log.Info().Str("adapter", a.Spec().Name).Bool("available", caps.Available).
 				Str("reason", loggable(caps.Reason)).Int("models", len(caps.Models)).Msg("adapter changed")
 			x.sendStatus()
 		}
+		x.mu.Lock()
+		delete(x.probing, a)
+		x.mu.Unlock()
+		close(answered) // last: who waited for it says Ready, which has the change
 	})
 	return answered
 }

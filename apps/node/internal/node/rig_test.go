@@ -202,6 +202,12 @@ func (r *rig) rejects(tn *nodetest.Tunnel, code execution.Code) {
 	}
 }
 
+// inside waits until the provider is at work on n executions: accepted may be said before it is called.
+func (r *rig) inside(n int) {
+	r.t.Helper()
+	nodetest.Eventually(r.t, "the provider is at work", func() bool { _, now := r.adapter.Peak(); return int(now) == n })
+}
+
 func timers(change func(*node.Timers)) func(*setup) { return func(s *setup) { change(&s.timers) } }
 
 func capacity(n int) func(*setup) { return func(s *setup) { s.capacity = n } }

@@ -311,6 +311,7 @@ func TestRunOpenIsRefused(t *testing.T) {
 	t.Run("busy, known, draining", func(t *testing.T) {
 		r := newRig(t, &nodetest.Adapter{OnExecute: nodetest.HangRun}, capacity(1))
 		r.StartRun("r1").Accepted()
+		r.inside(1)
 		r.rejectsRun(r.StartRun("r2"), execution.CodeAdapterBusy)
 		r.rejectsRun(r.StartRun("r1"), execution.CodeDuplicateRun)
 		r.rejects(r.Start("r1"), execution.CodeDuplicateRun) // a tunnel is an execution, too
@@ -411,9 +412,8 @@ func TestLinkLostEndsForegroundRuns(t *testing.T) {
 	nodetest.Receive(t, "the adapter is called", called)
 	r.Link.Close(transport.ReasonLost)
 	r.atRest()
-	r.seen.mu.Lock()
-	defer r.seen.mu.Unlock()
-	if e := r.seen.ended[0]; e.Status != execution.StatusCancelled || e.Code != execution.CodeNodeLost {
+	nodetest.Eventually(t, "it is told", func() bool { return len(r.seen.all()) == 1 })
+	if e := r.seen.all()[0]; e.Status != execution.StatusCancelled || e.Code != execution.CodeNodeLost {
 		t.Errorf("ended %+v", e)
 	}
 }

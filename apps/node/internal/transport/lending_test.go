@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"iop/packages/go/credentiallease"
 	"iop/packages/go/execution"
 	"iop/packages/go/identity"
+	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -115,28 +117,36 @@ func TestChallenge(t *testing.T) {
 // A revocation is taken in and confirmed; a new recipient key is announced in time and proved; a challenge that nobody
 // asked for is ignored.
 func TestLeaseControl(t *testing.T) {
-	s := newSecured(t, &nodetest.Adapter{}, func(c *Config) { c.Timers.Rekey = 10 * time.Millisecond })
-	edge, peer := s.lent(7)
+	s := newSecured(t, &nodetest.Adapter{})
+	edge, _ := s.lent(7)
 	edge.Ready()
 	edge.Link.SendRevoked(&pb.CredentialRevoked{Slot: "s", MinRevision: 3, Epoch: 5})
 	edge.Await("RevokeAck", func(m *pb.NodeControl) bool {
 		return m.GetRevokeAck().GetEpoch() == 5 && len(m.GetRevokeAck().GetCommittedRunIds()) == 0
 	})
-	// A key may be replaced by the next one before it was asked for: try until one is proved.
-	proven := false
-	for range 100 {
-		public := edge.Await("RecipientKey", func(m *pb.NodeControl) bool { return m.GetRecipientKey() != nil }).GetRecipientKey().GetPublicKey()
-		c := s.challenge(peer, public, 7)
-		edge.Link.SendRecipientChallenge(c.Enc())
-		proof := edge.Await("RecipientProof", func(m *pb.NodeControl) bool { return m.GetRecipientProof() != nil }).GetRecipientProof()
-		if _, err := c.Confirm(proof.GetProof()); err == nil {
-			proven = true
-			break
+	// A key may be replaced by the next one before it was asked for, and then the challenge may stay unanswered: try
+	// until one is proved.
+	patience.Widen(t, 10*time.Millisecond, func(rekey time.Duration) (keptUp bool) {
+		s := newSecured(t, &nodetest.Adapter{}, func(c *Config) { c.Timers.Rekey = rekey })
+		edge, peer := s.lent(7)
+		edge.Ready()
+		prove := func(*pb.NodeControl) error { return errors.New("nothing was asked") }
+		for range 100 {
+			m := edge.Await("RecipientKey or RecipientProof", func(m *pb.NodeControl) bool {
+				return m.GetRecipientKey() != nil || m.GetRecipientProof() != nil
+			})
+			if m.GetRecipientProof() != nil {
+				if prove(m) == nil {
+					return true
+				}
+				continue
+			}
+			c := s.challenge(peer, m.GetRecipientKey().GetPublicKey(), 7)
+			prove = func(m *pb.NodeControl) error { _, err := c.Confirm(m.GetRecipientProof().GetProof()); return err }
+			edge.Link.SendRecipientChallenge(c.Enc())
 		}
-	}
-	if !proven {
-		t.Error("no announced key was proved")
-	}
+		return false
+	})
 }
 
 // CR-13, fault 43: the node says Ready when it knows the edge's time, whatever its own clock shows.

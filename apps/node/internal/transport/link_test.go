@@ -174,8 +174,9 @@ func TestConfigRefresh(t *testing.T) {
 // §2.B serving: the link is lost (EOF, reset, the edge's Goodbye); executions are cancelled, and the node comes back
 // by itself, naming the generation that it had. OL-09, OL-10, faults rows 1 and 8.
 func TestLinkLostAndBack(t *testing.T) {
-	ended := make(chan error, 100)
+	called, ended := make(chan struct{}, 100), make(chan error, 100)
 	r := newRig(t, &nodetest.Adapter{OnTunnel: func(ctx context.Context, _ *execution.TunnelRequest, _ execution.TunnelSink) error {
+		called <- struct{}{}
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
 		return context.Cause(ctx)
@@ -191,6 +192,7 @@ func TestLinkLostAndBack(t *testing.T) {
 		edge.Link.SendReadyAck(1, true)
 		nodetest.Receive(t, "OnReady", r.ready)
 		edge.Start("r1").Accepted()
+		nodetest.Receive(t, "the provider is called", called) // which may be after the answer has begun
 		switch generation % 3 {
 		case 0:
 			edge.Link.SendGoodbye(&pb.Goodbye{Code: pb.GoodbyeCode_GOODBYE_CODE_EDGE_DRAINING, RetryAfterMs: 1})
