@@ -33,6 +33,9 @@ func (r *resolver) run(ctx context.Context, argv []string) ([]byte, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	out, complaints, err := start(ctx, cmd)
+	if errors.Is(err, context.DeadlineExceeded) { // before it could be started
+		return nil, late(r.limit)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("can't be started: %w", startError(err))
 	}
@@ -116,6 +119,11 @@ func startError(err error) error {
 	return plain(err)
 }
 
+// late is what is wrong with a program that had too little time.
+func late(limit time.Duration) error {
+	return fmt.Errorf("didn't finish within %v and was killed", limit)
+}
+
 // verdict says what is wrong with how a program ended. Of what it wrote to its standard error it says the length: that
 // may quote anything.
 func verdict(ctx context.Context, err error, written result, complaints int64, limit time.Duration) error {
@@ -130,7 +138,7 @@ func verdict(ctx context.Context, err error, written result, complaints int64, l
 	case err == nil:
 		return errors.New("left a process behind that holds its output open")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("didn't finish within %v and was killed", limit)
+		return late(limit)
 	case ctx.Err() != nil:
 		return errors.New("was stopped")
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -200,8 +201,16 @@ func TestProgramsThatHang(t *testing.T) {
 	// What got away isn't waited for.
 	if _, err := exec.LookPath("setsid"); err == nil {
 		r.limit = time.Second
+		away := pids + ".away"
+		t.Cleanup(func() {
+			if text, err := os.ReadFile(away); err == nil {
+				if pid, err := strconv.Atoi(string(bytes.TrimSpace(text))); err == nil {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
+		})
 		_, err := r.read(t.Context(), program("/bin/sh", "-c",
-			"setsid sh -c 'echo >"+pids+".away; exec sleep 3' & while [ ! -e "+pids+".away ]; do sleep 0.01; done; echo "+keyA), false)
+			"setsid sh -c 'echo $$ >"+away+"; exec sleep 100' & while [ ! -s "+away+" ]; do sleep 0.01; done; echo "+keyA), false)
 		if err == nil || !strings.Contains(err.Error(), "left a process behind") && !strings.Contains(err.Error(), "didn't finish") {
 			t.Errorf("%v", err)
 		}

@@ -48,6 +48,9 @@ func newDesk(t *testing.T, change func(*service.Config), nodes ...string) *desk 
 	}
 	d.Edge = edgetest.Start(t, o)
 	cfg := service.Config{State: d.State, Scheduler: d.Scheduler, Nodes: d, Commands: d.targets, Log: zerolog.Nop()}
+	if !patience.IsAlone() { // in real time limits that nothing is said about don't pass
+		cfg.DispatchLimit, cfg.TerminalWait = 2*patience.Limit, 2*patience.Limit
+	}
 	if change != nil {
 		change(&cfg)
 	}

@@ -93,35 +93,37 @@ func TestRefusedForGood(t *testing.T) {
 
 // A run that a node refused stands where it stood before: who came later doesn't overtake it.
 func TestRetryKeepsItsPosition(t *testing.T) {
-	var mu sync.Mutex
-	var order []string
-	proceed := make(chan struct{})
-	r := newRig(t, setup{capacity: 1, work: func(w *work) {
-		switch {
-		case w.runID == "first" && w.attempt == 1:
-			<-proceed
-			w.reject(execution.CodeNodeDraining, true)
-			return
+	onFakeTime(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var order []string
+		proceed := make(chan struct{})
+		r := newRig(t, setup{capacity: 1, work: func(w *work) {
+			switch {
+			case w.runID == "first" && w.attempt == 1:
+				<-proceed
+				w.reject(execution.CodeNodeDraining, true)
+				return
+			}
+			mu.Lock()
+			order = append(order, w.runID)
+			mu.Unlock()
+			w.answer("x")
+		}})
+		first := r.submit(r.tunnel("first", ""), &recorder{})
+		untilSent(r, first)
+		second := r.submit(r.tunnel("second", ""), &recorder{})
+		untilQueued(r, 1)
+		close(proceed)
+		for _, p := range []*pending{first, second} {
+			if o := r.outcome(p); !o.OK() {
+				t.Error(o.Failure)
+			}
 		}
-		mu.Lock()
-		order = append(order, w.runID)
-		mu.Unlock()
-		w.answer("x")
-	}})
-	first := r.submit(r.tunnel("first", ""), &recorder{})
-	untilSent(r, first)
-	second := r.submit(r.tunnel("second", ""), &recorder{})
-	untilQueued(r, 1)
-	close(proceed)
-	for _, p := range []*pending{first, second} {
-		if o := r.outcome(p); !o.OK() {
-			t.Error(o.Failure)
+		if !slices.Equal(order, []string{"first", "second"}) {
+			t.Errorf("served %v", order)
 		}
-	}
-	if !slices.Equal(order, []string{"first", "second"}) {
-		t.Errorf("served %v", order)
-	}
-	r.idle()
+		r.idle()
+	})
 }
 
 // CP-12: all providers of a route refuse connections. Each candidate is tried once, and the caller gets the reason.

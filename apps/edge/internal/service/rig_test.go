@@ -2,6 +2,7 @@ package service
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -83,6 +84,10 @@ func newRig(t testing.TB, s setup) *rig {
 		}
 	}})
 	cfg := s.service
+	if !patience.IsAlone() { // in real time limits that nothing is said about don't pass
+		cfg.DispatchLimit = cmp.Or(cfg.DispatchLimit, 2*patience.Limit)
+		cfg.TerminalWait = cmp.Or(cfg.TerminalWait, 2*patience.Limit)
+	}
 	cfg.State, cfg.Scheduler, cfg.Nodes, cfg.Log = r.state.Load, r.sched, r, zerolog.Nop()
 	cfg.Observers = append(cfg.Observers, r)
 	r.svc = New(cfg)

@@ -75,42 +75,44 @@ func TestStepsOfATunnel(t *testing.T) {
 
 // Who waits, is refused by one node and served by another can see each of these.
 func TestStepsOfARunThatWaitsAndTriesAgain(t *testing.T) {
-	bus := events.NewBus()
-	release := make(chan struct{})
-	r := newRig(t, setup{capacity: 1, service: Config{Events: bus}, work: func(w *work) {
-		if w.runID == "holder" {
-			w.accept()
-			<-release
+	onFakeTime(t, func(t *testing.T) {
+		bus := events.NewBus()
+		release := make(chan struct{})
+		r := newRig(t, setup{capacity: 1, service: Config{Events: bus}, work: func(w *work) {
+			if w.runID == "holder" {
+				w.accept()
+				<-release
+			}
+			if w.runID == "run-1" && w.attempt == 1 {
+				w.reject(execution.CodeAdapterBusy, true)
+				return
+			}
+			if w.runID != "holder" {
+				w.accept()
+			}
+			w.head(200)
+			w.end(0)
+		}})
+		holder := r.submit(r.tunnel("holder", ""), &recorder{})
+		untilSent(r, holder)
+		p := r.submit(r.tunnel("run-1", ""), &recorder{})
+		untilQueued(r, 1)
+		r.poll("the queued event", func() bool { return len(heardOf(bus, "run-1")) == 2 })
+		if x, _ := r.svc.Explain("run-1"); !x.Live || len(x.Timeline) != 2 || x.Timeline[1].Position != 1 {
+			t.Errorf("while it waits: %+v", x)
 		}
-		if w.runID == "run-1" && w.attempt == 1 {
-			w.reject(execution.CodeAdapterBusy, true)
-			return
+		close(release)
+		if o := r.outcome(holder); !o.OK() {
+			t.Error(o.Failure)
 		}
-		if w.runID != "holder" {
-			w.accept()
+		if o := r.outcome(p); !o.OK() || o.Attempts != 2 {
+			t.Errorf("%+v", o)
 		}
-		w.head(200)
-		w.end(0)
-	}})
-	holder := r.submit(r.tunnel("holder", ""), &recorder{})
-	untilSent(r, holder)
-	p := r.submit(r.tunnel("run-1", ""), &recorder{})
-	untilQueued(r, 1)
-	r.poll("the queued event", func() bool { return len(heardOf(bus, "run-1")) == 2 })
-	if x, _ := r.svc.Explain("run-1"); !x.Live || len(x.Timeline) != 2 || x.Timeline[1].Position != 1 {
-		t.Errorf("while it waits: %+v", x)
-	}
-	close(release)
-	if o := r.outcome(holder); !o.OK() {
-		t.Error(o.Failure)
-	}
-	if o := r.outcome(p); !o.OK() || o.Attempts != 2 {
-		t.Errorf("%+v", o)
-	}
-	want := []string{"run_submitted  0 ", "run_queued  1 ", "run_placed a 1 ", "run_retried a 1 adapter_busy", "run_queued  2 ",
-		"run_placed a 2 ", "run_accepted a 2 ", "run_first_byte a 2 ", "run_ended a 2 ok"}
-	r.wantSteps(bus, "run-1", want...)
-	r.idle()
+		want := []string{"run_submitted  0 ", "run_queued  1 ", "run_placed a 1 ", "run_retried a 1 adapter_busy", "run_queued  2 ",
+			"run_placed a 2 ", "run_accepted a 2 ", "run_first_byte a 2 ", "run_ended a 2 ok"}
+		r.wantSteps(bus, "run-1", want...)
+		r.idle()
+	})
 }
 
 func TestStepsOfARunThatIsRefused(t *testing.T) {

@@ -28,7 +28,8 @@ type crowd struct {
 
 type silentConn struct {
 	net.Conn
-	due time.Time // when it has been silent for too long
+	due  time.Time // when it has been silent for too long
+	last bool      // it was due at an earlier look already
 }
 
 // enter takes in a connection whose read deadline is set, and which may be silent for that long. leave is called when
@@ -36,7 +37,7 @@ type silentConn struct {
 func (c *crowd) enter(conn net.Conn, patience time.Duration) (leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.list.PushBack(&silentConn{conn, time.Now().Add(patience)})
+	e := c.list.PushBack(&silentConn{Conn: conn, due: time.Now().Add(patience)})
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -55,6 +56,10 @@ func (c *crowd) giveWay() time.Duration {
 	s := first.Value.(*silentConn)
 	if left := time.Until(s.due); left > 0 {
 		return left
+	}
+	if !s.last { // this process may have stood still: what has come meanwhile is to be read first
+		s.last = true
+		return nextLook
 	}
 	c.list.Remove(first)
 	_ = s.SetReadDeadline(time.Unix(1, 0)) // fails on a connection that is closed already

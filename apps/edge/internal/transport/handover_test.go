@@ -113,8 +113,16 @@ func TestHandoverOfADeadConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	cable := &edgetest.Cable{Conn: bare}
-	old := edgetest.Connect(t, s.dialOver(cable, s.ca.Node(t, "a")), edgetest.NodeOptions{Hello: edgetest.Hello("a")})
+	conn, err := s.dialOver(cable, s.ca.Node(t, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := edgetest.Connect(t, conn, edgetest.NodeOptions{Hello: edgetest.Hello("a")})
 	before := s.Registry.Current("a")
+	old.AwaitReady(t)
+	eventually(t, "nothing is on its way any more", func() bool {
+		return before.Link.Status().RTT > 0 && old.Link.Status().RTT > 0
+	})
 	cable.Silence()
 	hello := handoverHello(old.Generation())
 	hello.InstanceId = edgetest.Instance("next")

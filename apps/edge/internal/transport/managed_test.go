@@ -52,6 +52,16 @@ func managedNodes() []config.NodeRecord {
 // dial opens TLS to the edge as a node with this certificate. Whether the edge accepts it shows with the first read.
 func (s *managedSite) dial(leaf identitytest.Leaf) *tls.Conn {
 	s.t.Helper()
+	c, err := s.tryDial(leaf)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// tryDial is dial where the edge may run out of patience.
+func (s *managedSite) tryDial(leaf identitytest.Leaf) (*tls.Conn, error) {
+	s.t.Helper()
 	bare, err := net.Dial("tcp", s.Addr())
 	if err != nil {
 		s.t.Fatal(err)
@@ -60,7 +70,7 @@ func (s *managedSite) dial(leaf identitytest.Leaf) *tls.Conn {
 	return s.dialOver(bare, leaf)
 }
 
-func (s *managedSite) dialOver(bare net.Conn, leaf identitytest.Leaf) *tls.Conn {
+func (s *managedSite) dialOver(bare net.Conn, leaf identitytest.Leaf) (*tls.Conn, error) {
 	s.t.Helper()
 	pair, err := tls.X509KeyPair(leaf.CertPEM, leaf.KeyPEM)
 	if err != nil {
@@ -68,10 +78,7 @@ func (s *managedSite) dialOver(bare net.Conn, leaf identitytest.Leaf) *tls.Conn 
 	}
 	c := tls.Client(bare, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{identity.ALPN},
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }})
-	if err := c.HandshakeContext(s.t.Context()); err != nil {
-		s.t.Fatal(err)
-	}
-	return c
+	return c, c.HandshakeContext(s.t.Context())
 }
 
 // connect registers as a node and reports it ready.
@@ -193,30 +200,49 @@ func TestManagedRefusesPlaintext(t *testing.T) {
 
 // E30 under TLS: who says nothing, and who stops after its first words, is closed by the handshake limit.
 func TestManagedSilence(t *testing.T) {
-	s := newManaged(t, transport.Timers{Handshake: 2 * time.Second, Probe: 100 * time.Millisecond})
-	silent, err := net.Dial("tcp", s.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	s.dial(s.ca.Node(t, "a")) // never registers
-	for range 2 {
-		s.seen.want(t, events.KindRefused, "handshake_timeout")
-	}
-	eventually(t, "both are gone", func() bool { return s.Server.Stats().Unregistered == 0 })
+	patience.Widen(t, 2*time.Second, func(limit time.Duration) bool {
+		s := newManaged(t, transport.Timers{Handshake: limit})
+		silent, err := net.Dial("tcp", s.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer silent.Close()
+		if _, err := s.tryDial(s.ca.Node(t, "a")); err != nil { // never registers
+			return false
+		}
+		for range 2 {
+			s.seen.want(t, events.KindRefused, "handshake_timeout")
+		}
+		eventually(t, "both are gone", func() bool { return s.Server.Stats().Unregistered == 0 })
+		return true
+	})
 }
 
 // E25, TL-03: a live connection ends with its certificate; before that it gets no more work.
 func TestCertificateExpiresOnALiveConnection(t *testing.T) {
-	s := newManaged(t, transport.Timers{})
-	end := time.Now().Add(5 * time.Second).Truncate(time.Second)
-	n := s.connect(s.ca.Node(t, "a", func(c *x509.Certificate) { c.NotBefore, c.NotAfter = end.Add(-10*time.Second), end }), edgetest.Hello("a"))
-	s.seen.want(t, events.KindDraining, "draining")
-	s.seen.want(t, events.KindFenced, "identity_expired")
-	if time.Now().Before(end) {
-		t.Error("before its end")
-	}
-	s.wantGoodbye(n, pb.GoodbyeCode_GOODBYE_CODE_IDENTITY_EXPIRED)
+	patience.Widen(t, 5*time.Second, func(life time.Duration) bool {
+		s := newManaged(t, transport.Timers{})
+		end := time.Now().Add(life).Truncate(time.Second)
+		conn, err := s.tryDial(s.ca.Node(t, "a", func(c *x509.Certificate) { c.NotBefore, c.NotAfter = end.Add(-2*life), end }))
+		if err != nil {
+			return false
+		}
+		resp, err := edgetest.Register(conn, edgetest.Hello("a"))
+		if err != nil || !resp.GetAccepted() {
+			return false // it has expired already
+		}
+		n := edgetest.Run(t, conn, resp, edgetest.NodeOptions{})
+		n.Ready()
+		s.seen.want(t, events.KindFenced, "identity_expired")
+		if time.Now().Before(end) {
+			t.Error("before its end")
+		}
+		if s.seen.count(events.KindReady, "ready") == 0 || s.seen.count(events.KindDraining, "draining") == 0 {
+			return false // the notice was over before the node was in, or the end came with it
+		}
+		s.wantGoodbye(n, pb.GoodbyeCode_GOODBYE_CODE_IDENTITY_EXPIRED)
+		return true
+	})
 }
 
 func (s *managedSite) wantGoodbye(n *edgetest.Node, code pb.GoodbyeCode) {

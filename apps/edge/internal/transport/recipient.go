@@ -101,17 +101,17 @@ func (h *control) recipient(m *pb.RecipientKey) {
 		return
 	}
 	go func() { // ends with the computation
-		defer h.asking.Store(false)
 		transcript, err := transcriptOf(h.c.Peer.Export, h.c.NodeID, h.s.cfg.Registry.EdgeID(), h.c.Generation)
 		var challenge *credentiallease.Challenge
 		if err == nil {
 			challenge, err = credentiallease.NewChallenge(m.GetPublicKey(), transcript)
 		}
+		h.challenge.Store(challenge)
+		h.asking.Store(false) // before it is sent: who has answered may announce the next key at once
 		if err != nil {
 			h.s.cfg.Registry.Fence(h.c, node.FenceProtocol, "the node announced something that isn't a recipient key")
 			return
 		}
-		h.challenge.Store(challenge)
 		h.c.Link.SendRecipientChallenge(challenge.Enc())
 	}()
 }

@@ -286,6 +286,8 @@ func TestNewRecipientKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Link.SendRecipientProof([]byte("nobody asked")) // ignored
+	// Before the key: what is sent together goes out in an order of its own, and a proof behind a key is an answer.
+	eventually(t, "it is ignored", func() bool { return c.Ignored().Other > 0 })
 	n.Link.SendRecipientKey(second.Public())
 	heard(t, n, func(m *pb.EdgeControl) bool {
 		ask := m.GetRecipientChallenge()

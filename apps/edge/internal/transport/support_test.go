@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -215,8 +216,9 @@ func (s *spy) all() []string {
 	return append([]string(nil), s.calls...)
 }
 
-// published is what the scheduler was last told of a node.
+// published is what the scheduler was last told of a node; in a bubble only. It is told a moment after others see it.
 func (s *spy) published(id string) admission.Node {
+	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last[id]

@@ -78,6 +78,7 @@ func TestStatusCommandClearsUnresponsive(t *testing.T) {
 		if d := time.Since(start); d > 31*time.Second {
 			t.Errorf("dispatchable after %v", d)
 		}
+		time.Sleep(500 * time.Millisecond) // between two commands
 		before := asked.Load()
 		time.Sleep(5 * time.Minute)
 		if n := asked.Load() - before; n != 10 {
