@@ -278,12 +278,16 @@ func TestNeverLeftTheEdge(t *testing.T) {
 	l := newLinked(t, 1, fakeprovider.Events(0, done), setup{Options: harness.Options{
 		MoreNodes: harness.Record("other", "["+adapter("gpu", other.URL(), 4)+"]"), Routes: `[{model: "*"}]`}})
 	l.relay.Set(harness.Pause, harness.Pause)
+	sent := l.Metric("iop_link_sent_bytes_total")
 	answer := make(chan *harness.Answer, 1)
 	go func() {
 		a, _ := harness.Ask(l.HTTP(), chat(), limit)
 		answer <- a
 	}()
 	harness.Until(t, limit, "the request has a place", func() bool { return l.InFlight() == 1 })
+	harness.Until(t, limit, "the link has taken it", func() bool { // what isn't on the link goes to another node
+		return l.Metric("iop_link_sent_bytes_total")+l.Metric("iop_link_pending_bytes") > sent+float64(len(chatBody))
+	})
 	harness.StartNodeAs(t, harness.TokenOf("other"), l.Addr.Nodes.String(), "")
 	l.AwaitReady("other")
 	l.relay.Reset()

@@ -304,6 +304,7 @@ func TestAnswerCutAfterEveryByte(t *testing.T) {
 					if k/stride%4 == 3 { // an adapter that fails again and again is left alone for a while
 						r.provider.Use(ok)
 						wantWhole(t, r.ask(string(f.Request)), 200, `{"object":"chat.completion"}`)
+						r.AwaitEnded(limit) // so that it counts before the next failure
 					}
 				}
 			})

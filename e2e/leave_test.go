@@ -8,6 +8,7 @@ import (
 
 	"iop/e2e/fakeprovider"
 	"iop/e2e/harness"
+	"iop/packages/go/patience"
 )
 
 // leaves is how soon a caller that left must be gone everywhere: within a second, on a machine that isn't loaded.
@@ -151,17 +152,21 @@ func TestCallerLeavesTheQueueWithABigBody(t *testing.T) {
 	if n := len(r.seen()); n != 1 {
 		t.Errorf("the provider saw %d requests", n)
 	}
-	if held := r.Metric("iop_request_body_held_bytes"); held != 0 {
-		t.Errorf("%v bytes of bodies are held", held)
-	}
+	harness.Until(t, limit, "no body is held", func() bool { return r.Metric("iop_request_body_held_bytes") == 0 })
 }
 
 // Fault 14: a caller that reads nothing slows nobody down, and is given up after write_idle. The provider is told.
 func TestSlowCallerDisturbsNobody(t *testing.T) {
 	t.Parallel()
+	patience.Widen(t, 2*time.Second, func(writeIdle time.Duration) bool { return slowCaller(t, writeIdle) })
+}
+
+// slowCaller reports whether others were answered often while the slow caller was there: twice or so, if they waited
+// for its end.
+func slowCaller(t *testing.T, writeIdle time.Duration) (keptUp bool) {
 	gone := make(chan struct{})
 	bulk := strings.Repeat("x", 64<<10)
-	r := newRig(t, nil, setup{Options: harness.Options{Timers: "{write_idle: 2s}"}})
+	r := newRig(t, nil, setup{Options: harness.Options{Timers: fmt.Sprintf("{write_idle: %s}", writeIdle)}})
 	r.provider.Use(func(x *fakeprovider.Exchange) {
 		if x.Header.Get("X-Bulk") == "" {
 			fakeprovider.Raw(stream("text/event-stream", delta("quick"), done))(x)
@@ -181,10 +186,10 @@ func TestSlowCallerDisturbsNobody(t *testing.T) {
 	}
 	slow.Send(chat("X-Bulk: yes"))
 	id := slow.Head(limit, "POST").Header.Get("X-IOP-Run-Id")
-	asked := 0 // one after the other, until the slow one is given up: two or three, if they waited for that
+	asked := 0 // one after the other, until the slow one is given up
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	tooLate := time.After(limit)
+	tooLate := time.After(writeIdle + limit)
 	for ended := false; !ended; <-tick.C {
 		wantWhole(t, r.ask(chat()), 200, delta("quick")+done)
 		asked++
@@ -196,13 +201,11 @@ func TestSlowCallerDisturbsNobody(t *testing.T) {
 		default:
 		}
 	}
-	if asked < 10 {
-		t.Errorf("others were answered %d times beside the slow caller", asked)
-	}
 	line := r.Log.Ended(t, id)
 	wantLog(t, line, map[string]any{"code": "client_slow", "origin": "caller", "status": 200})
-	if took := line["duration_ms"].(float64); took < 2000 {
+	if took := line["duration_ms"].(float64); took < float64(writeIdle.Milliseconds()) {
 		t.Errorf("it was given up after %v ms, before write_idle", took)
 	}
 	r.idle()
+	return asked >= 10
 }

@@ -115,7 +115,7 @@ func TestPendingOpens(t *testing.T) {
 			if drops {
 				s = 1
 			}
-			e := newFakeSite(t, s, callers, harness.Options{})
+			e := newFakeSite(t, s, callers, harness.Options{Routes: fmt.Sprintf(`[{model: "*", queue: {depth: %d}}]`, callers)}) // whoever comes before a place is free
 			var opens atomic.Int64
 			fake := harness.DialFake(t, e.Addr.Nodes.String(), harness.FakeNodeOptions{
 				Work: func(_ *harness.FakeNode, s *transport.Stream, _ *pb.WorkOpen) {

@@ -14,7 +14,8 @@ import (
 	"iop/e2e/harness"
 )
 
-// scale is how many times faster than in real life a test's timers run. All of them are divided alike.
+// scale is how many times faster than in real life a test's timers run. All of them are divided alike, but for the
+// heartbeat: more of them to a dead limit than in life, so that a stall of seconds doesn't end a link that lives.
 type scale int64
 
 // of is a real time in a test's.
@@ -54,8 +55,12 @@ func (s scale) scaled(is func(name string) bool) (edge, node string) {
 		}
 		return d
 	}
+	beat := heartbeat
+	if s > 1 {
+		beat = 5 * time.Second
+	}
 	edge = list(map[string]time.Duration{
-		"heartbeat": heartbeat, "dead": dead, "handshake": word("handshake", 10*time.Second), "probe": probe, "ready_limit": time.Minute,
+		"heartbeat": beat, "dead": dead, "handshake": word("handshake", 10*time.Second), "probe": probe, "ready_limit": time.Minute,
 		"control_open": word("control_open", 5*time.Second), "dispatch_limit": dispatchLimit, "confirm_limit": time.Minute, "write_idle": time.Minute,
 		"terminal_wait": 10 * time.Second, "stream_reset": streamReset, "drain": drain,
 	})

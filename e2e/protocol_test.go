@@ -359,7 +359,7 @@ func TestStreamsThatANodeMustNotOpen(t *testing.T) {
 // as often as it tries, and doesn't disturb; when the one link is lost there is one again.
 func TestOneEdgeByTwoAddresses(t *testing.T) {
 	t.Parallel()
-	e := harness.StartEdge(t, harness.Options{})
+	e := harness.StartEdge(t, harness.Options{Timers: "{probe: 5m, handshake: 10m}"}) // a link that stands still isn't dead
 	relays := []*harness.Relay{harness.NewRelay(t, e.Addr.Nodes.String()), harness.NewRelay(t, e.Addr.Nodes.String())}
 	n := harness.StartNodeOn(t, harness.TokenOf("box"), []string{relays[0].Addr(), relays[1].Addr()},
 		"{backoff_start: 50ms, backoff_max: 200ms}")

@@ -62,6 +62,7 @@ func scrapeEverything(t *testing.T) series {
 		}
 	}
 	s.edge.AwaitIdle(patience.Limit)
+	s.edge.AwaitEnded(patience.Limit) // what counts ends
 	all := series{}
 	all.read(string(s.edge.Admin("/metrics")))
 	all.read(string(s.node.Admin("/metrics")))

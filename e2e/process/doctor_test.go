@@ -6,8 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -153,15 +151,14 @@ func TestDoctorBesideARunningSite(t *testing.T) {
 	e.names("request", ok, "loopback answered", "node "+procs.NodeID, "for a place", "first byte")
 }
 
-// freePort is an address that is free, and stays so: of this test's own on loopback, which is more than 127.0.0.1.
+// freePort is an address that is free, and stays so.
 func freePort(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254)))
+	addr, err := procs.FreeAddr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	return addr
 }
 
 // One fault at a time beside an edge that runs: the node's doctor names it and what helps, and nothing else fails.

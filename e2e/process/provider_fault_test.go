@@ -64,9 +64,10 @@ func brokenOff(t *testing.T, c *call) {
 
 // Row 14: a caller that doesn't read stops its own provider and nobody else, for write_idle; then it is cut off.
 func TestSlowCaller(t *testing.T) {
+	const writeIdle = 10 * time.Second
 	p := startProvider(t, nil, nil)
 	s := newSite(t, procs.SiteConfig{Adapters: "[" + adapter("work", p.url(), 32) + "]", Routes: "[{model: work, adapter: work, target: m}]",
-		Edge: "timers: {write_idle: 2s}"})
+		Edge: fmt.Sprintf("timers: {write_idle: %s}", writeIdle)})
 	s.begin("a first request", "work", modeBulk).await(t, limit).whole(t)
 	before := residentKiB(t, s.Edge) + residentKiB(t, s.Node)
 
@@ -87,23 +88,19 @@ func TestSlowCaller(t *testing.T) {
 	}
 	p.awaitOpen(slow, limit)
 	var slowest time.Duration
-	slower := 0 // than a second; who waits for a slow caller waits for write_idle
 	for range 20 {
 		began := time.Now()
 		s.begin("a request beside slow callers", "work", modeBulk).await(t, limit).whole(t)
-		took := time.Since(began)
-		if slowest = max(slowest, took); took > time.Second {
-			slower++
-		}
+		slowest = max(slowest, time.Since(began))
 	}
-	if open := p.state().Open; open != slow && time.Since(from) < 2*time.Second {
+	if open := p.state().Open; open != slow && time.Since(from) < writeIdle {
 		t.Errorf("%d of %d slow callers are left before write_idle", open, slow)
 	}
 	grown := residentKiB(t, s.Edge) + residentKiB(t, s.Node) - before
-	p.awaitOpen(0, 2*time.Second+promise)
+	p.awaitOpen(0, writeIdle+promise)
 	took := time.Since(from)
 	t.Logf("beside %d slow callers: a megabyte in at most %v, %d KiB more memory; cut off after %v", slow, slowest.Round(time.Millisecond), grown, took.Round(time.Millisecond))
-	if slower > 5 || grown > 64<<10 {
+	if slowest > writeIdle/2 || grown > 64<<10 { // who waits for a slow caller waits for write_idle
 		t.Error("slow callers cost others")
 	}
 	s.awaitFree(promise)

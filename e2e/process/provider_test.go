@@ -46,7 +46,7 @@ type providerState struct {
 // playProvider is the provider's main.
 func playProvider() int {
 	f := &fake{released: make(chan struct{}), ended: make(chan struct{})}
-	p, err := fakeprovider.StartOn(cmp.Or(os.Getenv(addrVariable), "127.0.0.1:0"), f.script)
+	p, err := fakeprovider.StartOn(cmp.Or(os.Getenv(addrVariable), procs.OwnHost()+":0"), f.script)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -275,21 +275,16 @@ func TestReloadsUnderLoad(t *testing.T) {
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for i := range 100 {
+	for i := 0; (i < 100 || answered.Load() < 100) && !t.Failed(); i++ { // as long as both take on this machine
 		<-tick.C
 		s.rename(variants[i%len(variants)])
 		if err := s.Edge.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
+		said(t, s.Edge, "configuration reloaded", i+1)
 	}
 	stopped.Store(true)
 	group.Wait()
-	if n := s.Edge.Count("configuration reloaded"); n < 50 {
-		t.Errorf("%d reloads", n)
-	}
-	if answered.Load() < 100 {
-		t.Errorf("%d answers", answered.Load())
-	}
 	if n := s.Edge.Count("node ready"); n != 1 {
 		t.Errorf("the node became ready %d times", n)
 	}

@@ -36,7 +36,7 @@ func newSite(t *testing.T, c procs.SiteConfig) *site { return newSiteIn(t, c, ni
 
 func newSiteIn(t *testing.T, c procs.SiteConfig, edgeSide, nodeSide dialer) *site {
 	t.Helper()
-	c.Bin = cmp.Or(c.Bin, bin)
+	c.Bin, c.Host = cmp.Or(c.Bin, bin), procs.OwnHost() // whose ports are free when a program starts again
 	if c.Node == "" {
 		c.Node = fmt.Sprintf(quickNode, "30s")
 	}

@@ -4,6 +4,7 @@ package process
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -32,14 +33,15 @@ func playBusy() int {
 // Row 54 of the fault catalogue: without descriptors the edge goes on with what it has, says why it takes nothing more,
 // and takes it when there are some again.
 func TestEdgeWithoutDescriptors(t *testing.T) {
+	const dead = 8 * time.Second
 	late := newMember("late", "[{name: loopback, kind: loopback, max_concurrency: 1}]")
 	s := newSite(t, procs.SiteConfig{
 		Adapters:   "[{name: loopback, kind: loopback, max_concurrency: 8}]",
 		MoreNodes:  []string{late.record},
-		Edge:       "timers: {heartbeat: 1s, dead: 4s}",
+		Edge:       fmt.Sprintf("timers: {heartbeat: 500ms, dead: %s, header_read: 1m}", dead), // callers that say nothing stay
 		EdgePrefix: []string{"sh", "-c", `ulimit -n 64; exec "$0" "$@"`},
 	})
-	running := s.ask0("loopback: tokens=400 delay=20ms")
+	running := s.ask0("loopback: tokens=1000 delay=20ms")
 	running.awaitText(t, "data:")
 
 	idle := occupy(t, s.HTTP, 80)
@@ -97,17 +99,17 @@ func occupy(t *testing.T, addr string, n int) []net.Conn {
 // Row 55, TU-27 (scaled): on a machine with twice the work that it can do, with one processor for each program and bulk
 // beside it, nobody is taken for dead.
 func TestBusyMachine(t *testing.T) {
-	const busy = 3 * dead
+	const dead = 8 * time.Second
 	p := startProvider(t, nil, nil)
 	one := []string{"env", "GOMAXPROCS=1"}
 	s := newSite(t, procs.SiteConfig{
 		Adapters: "[" + adapter("work", p.url(), 8) + "]", Routes: "[{model: work, adapter: work, target: m}]",
-		Edge: "timers: {" + quickTimers + "}", EdgePrefix: one, NodePrefix: one,
+		Edge: fmt.Sprintf("timers: {heartbeat: 500ms, dead: %s}", dead), EdgePrefix: one, NodePrefix: one,
 	})
 	paced := s.begin("a paced stream", "work", modeStream)
 	paced.awaitText(t, "data:")
 	startRole(t, roleBusy, nil)
-	until := time.Now().Add(busy)
+	until := time.Now().Add(2 * dead)
 	megabytes := 0
 	for ; time.Now().Before(until); megabytes += 4 {
 		var bulk []*call

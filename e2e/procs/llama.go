@@ -39,13 +39,3 @@ func StartLlama(ctx context.Context, dir, model, addr string, args ...string) (*
 func Healthy(ctx context.Context, server *Process, addr string) error {
 	return answers(ctx, server, "http://"+addr+"/health")
 }
-
-// FreeAddr finds a loopback port that is free now; a program that can't be given a listener has no better way.
-func FreeAddr() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer listener.Close()
-	return listener.Addr().String(), nil
-}

@@ -33,8 +33,9 @@ type SiteConfig struct {
 	DialNode string // where the node dials; "" = the edge's listener
 	Managed  string // mode managed, with a CA of its own: how long the node's first certificate is valid; "" = mode dev
 
-	AdminHost  string   // where the edge listens for operators; "" = 127.0.0.1
-	NodesHost  string   // where the edge listens for nodes; "" = 127.0.0.1
+	Host       string   // where the edge listens; "" = 127.0.0.1
+	AdminHost  string   // where the edge listens for operators; "" = Host
+	NodesHost  string   // where the edge listens for nodes; "" = Host
 	MoreNodes  []string // further entries of edge.yaml's nodes, each a YAML flow mapping
 	EdgePrefix []string // what the edge is started by: {"prlimit", "--nofile=64"}, {"ip", "netns", "exec", "a"}
 	NodePrefix []string // the same for the node
@@ -72,13 +73,14 @@ func (s *Site) start(ctx context.Context) error {
 		}
 		mode = "mode: managed\ntls: {cert: ./edge-id/cert.pem, key: ./edge-id/key.pem, ca: ./edge-id/ca.pem, trust_domain: " + TrustDomain + "}"
 	}
+	host := cmp.Or(c.Host, "127.0.0.1")
 	edge := fmt.Sprintf(`%s
-listen: {nodes: "%s:0", http: "127.0.0.1:0", admin: "%s:0"}
+listen: {nodes: "%s:0", http: "%s:0", admin: "%s:0"}
 state_dir: ./state
 nodes: [%s]
 routes: %s
 %s
-`, mode, cmp.Or(c.NodesHost, "127.0.0.1"), cmp.Or(c.AdminHost, "127.0.0.1"), strings.Join(append([]string{own}, c.MoreNodes...), ", "), routes, c.Edge)
+`, mode, cmp.Or(c.NodesHost, host), host, cmp.Or(c.AdminHost, host), strings.Join(append([]string{own}, c.MoreNodes...), ", "), routes, c.Edge)
 	if err := os.WriteFile(s.Path("edge.yaml"), []byte(edge), 0o600); err != nil {
 		return err
 	}

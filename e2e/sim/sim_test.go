@@ -248,9 +248,9 @@ func TestSameSeedSameHistory(t *testing.T) {
 		spans = append(spans, span{uint64(1 + 10*i), 10})
 	}
 	// A busy machine takes the processor from a goroutine in the middle of an instant, and where several runs go to the queue
-	// in one instant their order may then be another. So a seed is given a few tries to repeat itself.
+	// in one instant their order may then be another. So a seed is tried again until it repeats itself.
 	seen := map[uint64]map[string]bool{}
-	for range 8 {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
 		var differ []span
 		for _, r := range work(t, spans) {
 			if seen[r.seed] == nil {

@@ -215,7 +215,7 @@ func (w *world) executions(ctx context.Context, node *machine, status string) (i
 // freeAddresses finds ports that are free now.
 func freeAddresses(n int) (found []string, err error) {
 	for range n {
-		l, e := net.Listen("tcp", "127.0.0.1:0")
+		l, e := net.Listen("tcp", procs.OwnHost()+":0")
 		if e != nil {
 			return nil, e
 		}
