@@ -76,7 +76,7 @@ func start(t testing.TB, cfg *config.Node, opts Options) (drain context.CancelFu
 
 func nodeConfig(edges ...string) *config.Node {
 	return &config.Node{Edges: edges, Token: config.NewSecret("t"), Timers: config.NodeTimers{
-		BackoffStart: time.Millisecond, BackoffMax: 10 * time.Millisecond, Drain: 5 * time.Second, AdapterStop: time.Second}}
+		BackoffStart: time.Millisecond, BackoffMax: 10 * time.Millisecond, Drain: 5 * time.Second, AdapterStop: nodetest.Limit}}
 }
 
 func chat(e *nodetest.EdgeSide, runID string) *nodetest.Tunnel {

@@ -200,8 +200,9 @@ func TestCancelOfADetachedRun(t *testing.T) {
 func TestBackgroundRunWhoseStreamIsClosed(t *testing.T) {
 	adapter, called := startedRun()
 	r := newRig(t, adapter, timers(func(t *node.Timers) { t.Parting = soon }))
-	r.StartRun("r1", nodetest.Background).Close()
+	run := r.StartRun("r1", nodetest.Background)
 	nodetest.Receive(t, "the adapter is called", called)
+	run.Close()
 	if e := r.RunEnd("r1"); e.GetCode() != pb.FailureCode_FAILURE_CODE_CLIENT_GONE {
 		t.Errorf("RunEnd = %v", e)
 	}

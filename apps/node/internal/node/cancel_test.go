@@ -259,7 +259,8 @@ func TestCancelWhileTheWindowIsFull(t *testing.T) {
 	for _, byDeadline := range []bool{false, true} {
 		patience.Widen(t, 300*time.Millisecond, func(deadline time.Duration) (keptUp bool) {
 			full := make(chan error, 1)
-			r := newRig(t, &nodetest.Adapter{OnTunnel: flood(full)})
+			r := newRig(t, &nodetest.Adapter{OnTunnel: flood(full)},
+				timers(func(t *node.Timers) { t.AdapterStop = 2 * nodetest.Limit })) // nothing waits for this
 			open := r.TunnelOpen("r1")
 			want := pb.FailureCode_FAILURE_CODE_CLIENT_SLOW
 			if byDeadline {
@@ -303,9 +304,8 @@ func TestLinkLostCancels(t *testing.T) {
 	r.Link.Close(transport.ReasonLost)
 	nodetest.Eventually(t, "every provider connection is closed", func() bool { _, now := adapter.Peak(); return now == 0 })
 	r.atRest()
-	r.seen.mu.Lock()
-	defer r.seen.mu.Unlock()
-	for _, e := range r.seen.ended {
+	nodetest.Eventually(t, "all are told", func() bool { return len(r.seen.all()) == 4 })
+	for _, e := range r.seen.all() {
 		if e.Status != execution.StatusCancelled || e.Code != execution.CodeNodeLost {
 			t.Errorf("ended %+v", e)
 		}
@@ -315,12 +315,13 @@ func TestLinkLostCancels(t *testing.T) {
 // An execution that is still ending when the node is back is reported in Ready and its end goes over the new
 // connection; one that ended in between isn't mentioned.
 func TestReconnectReportsWhatIsStillEnding(t *testing.T) {
-	stop := make(chan struct{})
+	woken, stop := make(chan struct{}), make(chan struct{})
 	called := make(chan struct{}, 2)
 	r := newRig(t, &nodetest.Adapter{OnTunnel: func(ctx context.Context, req *execution.TunnelRequest, _ execution.TunnelSink) error {
 		called <- struct{}{}
 		<-ctx.Done()
 		if req.Query == "slow" {
+			close(woken)
 			<-stop // an adapter that takes its time to close its connection
 		}
 		return context.Cause(ctx)
@@ -333,6 +334,7 @@ func TestReconnectReportsWhatIsStillEnding(t *testing.T) {
 		nodetest.Receive(t, "the adapter is called", called)
 	}
 	r.Link.Close(transport.ReasonLost)
+	nodetest.Receive(t, "the slow one is cancelled", woken)
 	nodetest.Eventually(t, "the quick one ended", func() bool { return len(r.Snapshot().Running) == 1 })
 	ready := r.connect(8, &pb.NodeConfigPayload{Projection: 1, Adapters: []*pb.AdapterConfig{
 		{Name: "a", Kind: "fake", MaxConcurrency: 4, AdapterRevision: 1}}})

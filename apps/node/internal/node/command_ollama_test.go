@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"iop/apps/node/internal/node"
 	"iop/apps/node/internal/nodetest"
 	"iop/apps/node/internal/router"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	pb "iop/proto/iop"
 )
 
@@ -427,16 +429,19 @@ func TestUnreadCommandAnswer(t *testing.T) {
 
 // An edge that never closes an answered command's stream doesn't keep it for ever.
 func TestAnsweredCommandIsClosedInTheEnd(t *testing.T) {
-	r := newRig(t, &nodetest.Adapter{}, timers(func(x *node.Timers) { x.Linger = soon }))
-	tn := r.openCommand(ollama("c1", "GET", "/api/ps"))
-	for tn.Accepted(); ; {
-		if f, err := tn.Next(); err != nil {
-			t.Fatal(err)
-		} else if f.Msg.GetEnd() != nil {
-			break
+	patience.Widen(t, soon, func(limit time.Duration) (keptUp bool) {
+		r := newRig(t, &nodetest.Adapter{}, timers(func(x *node.Timers) { x.Linger = limit }))
+		tn := r.openCommand(ollama("c1", "GET", "/api/ps"))
+		for {
+			if f, err := tn.Next(); err != nil { // the limit was over before the answer was written
+				return false
+			} else if f.Msg.GetEnd() != nil {
+				break
+			}
 		}
-	}
-	if _, err := tn.Next(); err != io.EOF {
-		t.Errorf("after the answer: %v", err)
-	}
+		if _, err := tn.Next(); err != io.EOF {
+			t.Errorf("after the answer: %v", err)
+		}
+		return true
+	})
 }

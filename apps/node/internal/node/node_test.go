@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"iop/apps/node/internal/node"
 	"iop/apps/node/internal/nodetest"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 	"iop/packages/go/transport"
 	pb "iop/proto/iop"
 )
@@ -152,16 +154,23 @@ func TestRejectionDiscardsInput(t *testing.T) {
 
 // The edge that doesn't close a rejected stream loses it after the limit.
 func TestRejectedStreamIsClosedAfterLimit(t *testing.T) {
-	r := newRig(t, &nodetest.Adapter{}, timers(func(t *node.Timers) { t.RejectLinger = soon }))
-	open := r.TunnelOpen("r1")
-	open.GetTunnel().Adapter = "b"
-	tn := r.Open(open)
-	if f, err := tn.Next(); err != nil || f.Msg.GetRejected() == nil {
-		t.Fatalf("got %v, %v", f, err)
-	}
-	if _, err := tn.Next(); !errors.Is(err, io.EOF) {
-		t.Errorf("after the limit: %v, want EOF", err)
-	}
+	patience.Widen(t, soon, func(limit time.Duration) (keptUp bool) {
+		r := newRig(t, &nodetest.Adapter{}, timers(func(t *node.Timers) { t.RejectLinger = limit }))
+		open := r.TunnelOpen("r1")
+		open.GetTunnel().Adapter = "b"
+		tn := r.Open(open)
+		f, err := tn.Next()
+		if err != nil { // the limit was over before the rejection was written
+			return false
+		}
+		if f.Msg.GetRejected() == nil {
+			t.Fatalf("got %v", f)
+		}
+		if _, err := tn.Next(); !errors.Is(err, io.EOF) {
+			t.Errorf("after the limit: %v, want EOF", err)
+		}
+		return true
+	})
 }
 
 // §2.D opening: generation ≠ link's → K.

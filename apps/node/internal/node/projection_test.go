@@ -187,7 +187,7 @@ func TestApplyGivenUp(t *testing.T) {
 	}}
 	well := &nodetest.Adapter{}
 	r := newRig(t, well, byKind(map[string]execution.Provider{"well": well, "hanging": hanging}), adapters(stanza("a", "well", 1)),
-		timers(func(t *node.Timers) { t.Probe = 200 * time.Millisecond }))
+		timers(func(t *node.Timers) { t.Probe = nodetest.Limit }))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

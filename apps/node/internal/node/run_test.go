@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 	"google.golang.org/protobuf/proto"
 
+	"iop/apps/node/internal/node"
 	"iop/apps/node/internal/nodetest"
 	"iop/apps/node/internal/router"
 	"iop/packages/go/execution"
@@ -356,7 +357,7 @@ func TestRunOfASlowCaller(t *testing.T) {
 				return execution.Completion{}, err
 			}
 		}
-	}})
+	}}, timers(func(t *node.Timers) { t.AdapterStop = 2 * nodetest.Limit })) // nothing waits for this
 	run := r.StartRun("r1")
 	nodetest.Eventually(t, "the adapter waits for the window", func() bool { return r.mux.Status().Pending == 0 && r.mux.Status().BytesOut > 1<<20 })
 	if sent := r.mux.Status().BytesOut; sent > 2<<20 {

@@ -165,6 +165,7 @@ func open(t testing.TB, cfg Config) *rig {
 		t.Fatal(err)
 	}
 	r.Journal = j
+	r.timing.closeLimit = patience.Limit
 	t.Cleanup(func() {
 		r.close(t)
 		if t.Failed() {

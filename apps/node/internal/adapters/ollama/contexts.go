@@ -86,7 +86,7 @@ func (c *contexts) next(all []listed, loaded map[string]listed) *listed {
 // learn asks about some of the models whose context isn't known yet.
 func (p *Provider) learn(ctx context.Context, all []listed, loaded map[string]listed) {
 	p.contexts.retain(all)
-	ctx, cancel := context.WithTimeout(ctx, showsLimit)
+	ctx, cancel := context.WithTimeout(ctx, p.shows)
 	defer cancel()
 	for range maxShows {
 		m := p.contexts.next(all, loaded)

@@ -42,7 +42,8 @@ type Provider struct {
 	url      string
 	how      wording
 	contexts contexts
-	finding  *finding // nil = its configuration says that it is there
+	shows    time.Duration // showsLimit; a test's to change
+	finding  *finding      // nil = its configuration says that it is there
 }
 
 var (
@@ -56,7 +57,7 @@ func Paths() []string { return httprules.KindPaths("ollama") }
 
 // New returns the driver; it starts nothing and asks the provider nothing.
 func New(cfg Config) (*Provider, error) {
-	p := &Provider{url: httprules.KindBase("ollama", cfg.BaseURL)}
+	p := &Provider{url: httprules.KindBase("ollama", cfg.BaseURL), shows: showsLimit}
 	if cfg.Auto {
 		p.finding = &finding{log: cfg.Log}
 		if p.url == "" {

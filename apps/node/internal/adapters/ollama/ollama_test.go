@@ -12,6 +12,7 @@ import (
 	"iop/apps/node/internal/adapters/adaptertest"
 	"iop/e2e/fakeprovider"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,6 +30,7 @@ func build(t testing.TB, url string, log zerolog.Logger) execution.Provider {
 func at(t *testing.T, p *fakeprovider.Provider) *Provider {
 	t.Helper()
 	a := build(t, p.URL(), zerolog.Nop()).(*Provider)
+	a.shows = patience.Limit
 	t.Cleanup(a.Close)
 	return a
 }

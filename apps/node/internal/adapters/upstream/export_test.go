@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// StreamRest is how long a connection rests after a chunked answer.
+const StreamRest = streamRest
+
 // KeepIdle changes how long idle connections are kept, so that a test on a busy machine can count connections.
 func (c *Client) KeepIdle(d time.Duration) { c.pool.keep = d }
 

@@ -15,6 +15,7 @@ import (
 	"iop/apps/node/internal/adapters/upstream"
 	"iop/e2e/fakeprovider"
 	"iop/packages/go/execution"
+	"iop/packages/go/patience"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,7 +29,7 @@ func paths() []string { return []string{"/v1/chat/completions", "/v1/models", "/
 
 func client(t testing.TB, base string, change ...func(*upstream.Config)) tunneler {
 	t.Helper()
-	cfg := upstream.Config{BaseURL: base, Paths: paths(), MaxConcurrency: 4}
+	cfg := upstream.Config{BaseURL: base, Paths: paths(), MaxConcurrency: 4, Connect: patience.Limit}
 	for _, f := range change {
 		f(&cfg)
 	}
