@@ -247,7 +247,7 @@ func TestReloadOfNodes(t *testing.T) {
 	s.works("old")
 }
 
-// protocol §8: a reload every 100 ms for ten seconds under load causes no caller error, and the node is ready all the time.
+// protocol §8: a hundred reloads under load, ten a second where the machine can, cause no caller error, and the node is ready all the time.
 func TestReloadsUnderLoad(t *testing.T) {
 	s := newSettings(t)
 	good := s.text()
@@ -275,13 +275,15 @@ func TestReloadsUnderLoad(t *testing.T) {
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for i := 0; (i < 100 || answered.Load() < 100) && !t.Failed(); i++ { // as long as both take on this machine
+	defer group.Wait()
+	defer stopped.Store(true)
+	for i := 1; (i <= 100 || answered.Load() < 100) && !t.Failed(); i++ { // as long as both take on this machine
 		<-tick.C
-		s.rename(variants[(i+1)%len(variants)]) // the first is what is in force: no reload
+		s.rename(variants[i%len(variants)]) // the first of them is in force
 		if err := s.Edge.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
-		said(t, s.Edge, "configuration reloaded", i+1)
+		said(t, s.Edge, "configuration reloaded", i)
 	}
 	stopped.Store(true)
 	group.Wait()
