@@ -247,7 +247,8 @@ func TestReloadOfNodes(t *testing.T) {
 	s.works("old")
 }
 
-// protocol §8: a hundred reloads under load, ten a second where the machine can, cause no caller error, and the node is ready all the time.
+// protocol §8: a hundred reloads under load, ten a second where the machine can, cause no caller error, and the node is
+// ready all the time.
 func TestReloadsUnderLoad(t *testing.T) {
 	s := newSettings(t)
 	good := s.text()

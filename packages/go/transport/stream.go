@@ -19,7 +19,8 @@ import (
 // before the link ended can still be read.
 //
 // A write that fails with [ErrLinkDown] may have reached the peer, all of it: the multiplexer gives up on a write whose
-// frame it has sent when the link ends before the writer is told. Any other error is exact: what the write didn't take was not sent.
+// frame it has sent when the link ends before the writer is told. Any other error is exact: what the write didn't take
+// was not sent.
 type Stream struct {
 	link *Link
 	mux  *yamux.Stream
