@@ -75,7 +75,8 @@ func TestSignIn(t *testing.T) {
 	p.keys("sk-iop-wrong\r")
 	p.text("#signin-error", "does not know this key")
 	p.examine("signin-wrong")
-	p.keys(adminKey + "\r")
+	p.typed("key", adminKey)
+	p.keys("\r")
 	p.text("#node-list", firstNode)
 	p.text("#link", "Live")
 	if kept := js[string](p, "JSON.stringify([location.href, document.cookie, {...localStorage}, {...sessionStorage}, history.state])"); kept != `["`+s.URL+`/console/","",{},{},null]` {

@@ -187,6 +187,18 @@ func (p *tab) keys(keys string) {
 	p.do(chromedp.KeyEvent(keys))
 }
 
+// typed types into a field until just that stands there: a form that was sent at once went without the last letter (seen
+// once on a busy machine, and not by 800 tries; the page itself never writes into a field).
+func (p *tab) typed(field, text string) {
+	p.t.Helper()
+	until(p.t, field+" has "+text, func() bool {
+		js[bool](p, "document.getElementById('"+field+"').value = '', true")
+		p.click("#" + field)
+		p.keys(text)
+		return js[string](p, "document.getElementById('"+field+"').value") == text
+	})
+}
+
 // submit sends a form. Enter in a field with suggestions may choose one instead, when they have just come up.
 func (p *tab) submit(form string) {
 	p.t.Helper()
